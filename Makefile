@@ -1,0 +1,71 @@
+# Everything lands in .venv at the root of the checkout; nothing global is touched.
+#   make demo    a real job on real local services        make test    every test
+PYTHON ?= python3
+VENV := .venv
+PACKAGES := $(VENV)/.packages
+SELF := $(VENV)/.self
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check venv jars lock clean preflight
+
+help:
+	@echo "make demo     start local services and run the demonstration"
+	@echo "make test     run every test"
+	@echo "make check    format, lint, strict types, tests"
+	@echo "make venv     only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
+	@echo "make jars     only the Kafka connector and broker"
+	@echo "make lock     choose the versions of requirements.lock anew (needs uv)"
+	@echo "make clean    stop the local services; remove .venv and caches (data in .lockgate stays)"
+
+demo: venv
+	$(VENV)/bin/lockgate demo
+
+test: venv jars
+	$(VENV)/bin/pytest
+
+check: venv jars
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy --strict
+	$(VENV)/bin/pytest
+
+jars: venv
+	@$(VENV)/bin/lockgate jars >/dev/null
+
+venv: preflight $(SELF)
+
+preflight:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no '$(PYTHON)' on this machine." >&2; \
+	  echo "  where: PATH" >&2; \
+	  echo "  fix:   install Python 3.10 or newer, or name one that is there: make PYTHON=python3.11 ..." >&2; \
+	  exit 2; }
+	@$(PYTHON) scripts/preflight.py
+
+# A virtual environment holds the path it was made at: a checkout that was moved or copied needs a new one.
+ifneq ($(shell cat $(PACKAGES) 2>/dev/null),$(CURDIR))
+.PHONY: $(PACKAGES)
+endif
+
+# The build tools come first, out of the same lock: so packages that have to be built on this machine
+# are built by pinned tools too, and this checkout can be installed without a network.
+$(PACKAGES): requirements.lock
+	@echo "making $(VENV) (once, some minutes: PySpark alone is over 400 MB)" >&2
+	@$(PYTHON) -m venv --clear $(VENV)
+	@sed -n -E '/^(packaging|setuptools|wheel)==/,/# via/p' requirements.lock > $(VENV)/build.lock
+	@$(VENV)/bin/pip install --quiet --require-hashes -r $(VENV)/build.lock
+	@$(VENV)/bin/pip install --quiet --require-hashes --no-build-isolation -r requirements.lock
+	@echo "$(CURDIR)" > $(PACKAGES)
+
+$(SELF): $(PACKAGES) pyproject.toml
+	@$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --no-index -e .
+	@touch $(SELF)
+
+lock:
+	uv pip compile --universal --python-version 3.10 --all-extras --generate-hashes --no-emit-index-url \
+	  --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
+# What jobs keep in .lockgate (checkpoints, services) is data, and stays.
+clean:
+	@if [ -x $(VENV)/bin/lockgate ]; then $(VENV)/bin/lockgate down; fi
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,52 @@
+"""Every error that Lockgate raises on purpose, as one tree.
+
+An error says what happened, where (the step and the user's own line) and how to mend it. The command line turns the
+two halves of the tree into exit codes: what was refused before anything ran is 2, what failed while running is 1.
+"""
+
+
+class LockgateError(Exception):
+    """Base of every error raised on purpose."""
+
+    def __init__(self, what: str, where: str, fix: str) -> None:
+        super().__init__(what, where, fix)  # positional: Spark pickles errors between processes
+        self.what, self.where, self.fix = what, where, fix
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  where: {self.where}\n  fix:   {self.fix}"
+
+
+class Refused(LockgateError):
+    """Bad input, found before anything ran; nothing has been read or written."""
+
+
+class BadJob(Refused):
+    """A description that cannot mean anything: no source, a cycle, a name used twice, an unknown column."""
+
+
+class OverClaim(Refused):
+    """A job that declares a stronger guarantee than its parts can give."""
+
+
+class BadMachine(Refused):
+    """The machine lacks something: Java, a package, a free port, the network."""
+
+
+class Failed(LockgateError):
+    """Something went wrong while running; what was committed stays, the rest is replayed by the next run."""
+
+
+class UnparsableValue(Failed):
+    """A record of a source does not parse as the type that its job declares."""
+
+
+class FunctionFailed(Failed):
+    """A function of the user's raised, or returned what its schema does not allow."""
+
+
+class ServiceFailed(Failed):
+    """A local service did not start, did not answer or did not stop."""
+
+
+class InvariantBroken(LockgateError):
+    """Two facts that can never disagree did; stopping is the only safe answer."""
