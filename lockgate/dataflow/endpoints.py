@@ -1,0 +1,138 @@
+"""The contracts of sources and sinks, and the abilities that each declares.
+
+The planner derives a job's guarantee from these abilities alone, so an endpoint that claims more than it does breaks
+every promise made over it. `columns` needs no JVM; `read` and `write` are called by the run time only.
+
+Every source delivers, beside the columns of its value, hidden columns: they can be named in SQL, stay beside the row
+until an aggregate or a join ends it, and reach a sink only where a `select` names them. One of them, POSITION, says
+where the row came from; it orders the rows of a key and names the row in errors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.origin import Origin
+from lockgate.dataflow.schema import Schema
+from lockgate.guarantees import Delivery
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POSITION = "_position"
+"""Hidden column of every source: where a row came from; unique in a job, and ordered as the source is within a part."""
+
+POSITION_DDL = "STRUCT<source: STRING, part: STRING, at: BIGINT, child: ARRAY<INT>>"
+"""`child` tells the rows apart that one event was split into."""
+
+
+@dataclass(frozen=True)
+class SourceAbility:
+    """What a source can promise, with the reason in words."""
+
+    is_replayable: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class SinkAbility:
+    """What a sink does with an epoch that comes twice, with the reason in words and the way to lift it."""
+
+    delivery: Delivery
+    reason: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the run time tells a source when it opens it."""
+
+    name: str
+    origin: Origin
+    start: str  # "earliest", "latest" or an ISO-8601 time
+    rows_per_epoch: int
+
+    @property
+    def where(self) -> str:
+        """The source as errors name it."""
+        return f"source {self.name!r}, declared at {self.origin}"
+
+
+class Source(ABC):
+    """Where events come from."""
+
+    @property
+    @abstractmethod
+    def ability(self) -> SourceAbility:
+        """Can a row be read again after a failure?"""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> str:
+        """How many tasks read it, in words where only the outside knows: `one per partition of the topic`."""
+
+    @abstractmethod
+    def columns(self, where: str) -> Schema:
+        """The columns of the value, without a JVM; raises BadJob, with `where`, for a schema that cannot be read."""
+
+    @abstractmethod
+    def hidden_columns(self) -> Sequence[str]:
+        """The columns that come along unasked, POSITION among them."""
+
+    def check(self, reading: Reading) -> None:  # noqa: B027 - most sources have nothing to look at
+        """Look at the outside before anything runs; raise with the cure where the source cannot be read."""
+
+    @abstractmethod
+    def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        """The stream as a DataFrame: the columns of the value, then the hidden ones."""
+
+    @property
+    def is_fit_for_real_time(self) -> bool:
+        """Can Spark's real-time mode read it?"""
+        return False
+
+    @property
+    def topics(self) -> frozenset[tuple[str, str]]:
+        """The (servers, topic) pairs that are read, so that a job which feeds itself is found."""
+        return frozenset()
+
+    def summary(self) -> tuple[str, ...]:
+        """A few short lines for pictures of the graph."""
+        return (type(self).__name__,)
+
+
+class Sink(ABC):
+    """Where results go."""
+
+    @property
+    @abstractmethod
+    def ability(self) -> SinkAbility:
+        """What becomes of an epoch that is written twice?"""
+
+    @abstractmethod
+    def columns_needed(self) -> Sequence[str]:
+        """The columns that a row must have for this sink."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, epoch: int) -> None:
+        """Write the rows of one epoch; returning means that the sink has them."""
+
+    def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
+        """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
+
+    @property
+    def is_fit_for_real_time(self) -> bool:
+        """Can Spark's real-time mode write to it?"""
+        return False
+
+    @property
+    def topics(self) -> frozenset[tuple[str, str]]:
+        """The (servers, topic) pairs that are written."""
+        return frozenset()
+
+    def summary(self) -> tuple[str, ...]:
+        """A few short lines for pictures of the graph."""
+        return (type(self).__name__,)

@@ -1,0 +1,69 @@
+"""Job: a name, a declared guarantee, and the outputs that make the graph.
+
+A job is a noun: it says what is asked. The verbs `plan`, `explain` and `run` take one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lockgate.dataflow.duration import Duration, as_duration
+from lockgate.dataflow.endpoints import Sink
+from lockgate.dataflow.origin import Origin, caller
+from lockgate.dataflow.stream import Output
+from lockgate.errors import BadJob
+from lockgate.guarantees import Guarantee, Mode
+
+# The name goes into topic names, transactional ids and directories; all of them take these characters.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Job:
+    """What is to run, and what it promises."""
+
+    name: str
+    outputs: tuple[Output, ...]
+    guarantee: Guarantee
+    epoch: timedelta
+    mode: Mode
+    tracking: object | None
+    dead_letters: Sink | None
+    origin: Origin
+
+    def __init__(
+        self,
+        name: str,
+        *outputs: Output,
+        guarantee: Guarantee,
+        epoch: Duration = timedelta(seconds=1),
+        mode: Mode = Mode.MICRO_BATCH,
+        tracking: object | None = None,
+        dead_letters: Sink | None = None,
+    ) -> None:
+        origin = caller()
+        where = f"job {name!r}, declared at {origin}"
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise BadJob(
+                f"a job cannot be named {name!r}",
+                where=where,
+                fix="use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 200",
+            )
+        if not isinstance(guarantee, Guarantee):
+            raise BadJob(
+                f"job {name!r} declares no guarantee: {guarantee!r} is not one",
+                where=where,
+                fix="guarantee=Guarantee.AT_LEAST_ONCE (or AT_MOST_ONCE, EXACTLY_ONCE, END_TO_END_EXACTLY_ONCE)",
+            )
+        if not isinstance(mode, Mode):
+            raise BadJob(f"mode= takes a Mode, not {mode!r}", where=where, fix="mode=Mode.MICRO_BATCH")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "outputs", outputs)
+        object.__setattr__(self, "guarantee", guarantee)
+        object.__setattr__(self, "epoch", as_duration(epoch, of="epoch"))
+        object.__setattr__(self, "mode", mode)
+        object.__setattr__(self, "tracking", tracking)
+        object.__setattr__(self, "dead_letters", dead_letters)
+        object.__setattr__(self, "origin", origin)

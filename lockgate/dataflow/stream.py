@@ -1,0 +1,364 @@
+"""Streams: how an author writes down a dataflow.
+
+Each call returns a new value and nothing runs. A `Stream` is a handle on the step that was described last; the graph
+is what can be reached from a job's outputs.
+
+    stream(name, source) -> Stream -> key_by -> KeyedStream -> window -> WindowedStream -> aggregate -> Stream -> to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from lockgate.dataflow.duration import Duration, as_duration
+from lockgate.dataflow.endpoints import Sink, Source
+from lockgate.dataflow.eventtime import EventTime, Late
+from lockgate.dataflow.exchange import Exchange
+from lockgate.dataflow.origin import caller
+from lockgate.dataflow.steps import (
+    Exchanged,
+    FlatMap,
+    Join,
+    LateEvents,
+    Map,
+    Merge,
+    Part,
+    Read,
+    Rolling,
+    RowFunction,
+    Select,
+    Step,
+    Timed,
+    Transform,
+    Where,
+    WindowAggregate,
+    Write,
+)
+from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TumblingWindow, Window
+from lockgate.errors import BadJob
+from lockgate.guarantees import Guarantee
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def stream(name: str, source: Source) -> Stream:
+    """The events of a source, under a name that state, metrics and errors refer to."""
+    _require(
+        isinstance(name, str) and bool(name), what=f"a source needs a name, not {name!r}", fix='stream("orders", ...)'
+    )
+    _require(
+        isinstance(source, Source),
+        what=f"stream {name!r} has no source to read from: {source!r} is not one",
+        fix="give it a KafkaSource, FileSource, SocketSource, SensorSource or MemorySource",
+    )
+    return Stream(step=Read(inputs=(), origin=caller(), name=name, source=source))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events, one at a time."""
+
+    step: Step
+
+    # One event at a time
+
+    def where(self, condition: str | RowFunction, *, deterministic: bool = True) -> Stream:
+        """The events for which a SQL condition, or a function of the row, holds."""
+        _require(
+            callable(condition) or (isinstance(condition, str) and bool(condition.strip())),
+            what=f"a condition is SQL or a function of a row, not {condition!r}",
+            fix='.where("amount > 10") or .where(lambda row: row.amount > 10)',
+        )
+        return Stream(
+            step=Where(inputs=(self.step,), origin=caller(), condition=condition, is_deterministic=deterministic)
+        )
+
+    filter = where
+
+    def select(self, *names: str, **expressions: str) -> Stream:
+        """Some columns by name, and new ones from SQL: `.select("ip", host="lower(host)")`."""
+        _require(
+            bool(names or expressions) and all(isinstance(text, str) for text in (*names, *expressions.values())),
+            what="a select holds column names and SQL text, at least one",
+            fix='.select("ip", host="lower(host)")',
+        )
+        twice = [name for name in expressions if name in names]
+        _require(not twice, what=f"column {', '.join(twice)} is selected twice", fix="give one of them another name")
+        return Stream(
+            step=Select(inputs=(self.step,), origin=caller(), columns=names, expressions=_frozen(expressions))
+        )
+
+    def map(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
+        """One row out for every row in: `function(Row) -> dict | tuple` with the columns of `schema`."""
+        _require_function(function, schema, step="map")
+        return Stream(
+            step=Map(
+                inputs=(self.step,), origin=caller(), function=function, schema=schema, is_deterministic=deterministic
+            )
+        )
+
+    def flat_map(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
+        """Any number of rows out for every row in: `function(Row) -> iterable of dict | tuple`."""
+        _require_function(function, schema, step="flat_map")
+        return Stream(
+            step=FlatMap(
+                inputs=(self.step,), origin=caller(), function=function, schema=schema, is_deterministic=deterministic
+            )
+        )
+
+    def transform(self, function: Callable[[DataFrame], DataFrame], *, deterministic: bool = True) -> Stream:
+        """Whatever `function` does to the DataFrame; the planner cannot look inside and assumes the weakest."""
+        _require(callable(function), what="transform takes a function of a DataFrame", fix=".transform(lambda df: ...)")
+        return Stream(
+            step=Transform(inputs=(self.step,), origin=caller(), function=function, is_deterministic=deterministic)
+        )
+
+    # Several streams
+
+    def split(self, **conditions: str) -> Mapping[str, Stream]:
+        """Named parts; an event goes to every part whose condition holds."""
+        _require(
+            bool(conditions) and all(isinstance(condition, str) for condition in conditions.values()),
+            what="a split needs at least one part, each with a SQL condition",
+            fix='parts = s.split(small="amount < 10", large="amount >= 10")',
+        )
+        origin = caller()
+        return _frozen(
+            {
+                part: Stream(step=Part(inputs=(self.step,), origin=origin, part=part, condition=condition))
+                for part, condition in conditions.items()
+            }
+        )
+
+    def merge(self, *others: Stream) -> Stream:
+        """The events of this stream and others; they must have the same columns."""
+        _require(
+            bool(others) and all(isinstance(other, Stream) for other in others),
+            what="merge takes at least one other stream",
+            fix="a.merge(b)",
+        )
+        return Stream(step=Merge(inputs=(self.step, *(other.step for other in others)), origin=caller()))
+
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: str | tuple[str, ...] | list[str],
+        within: Duration | None = None,
+        how: str = "inner",
+        name: str | None = None,
+    ) -> Stream:
+        """Pairs of events that agree in `on` and whose event times are at most `within` apart."""
+        _require(
+            isinstance(other, Stream), what=f"join takes a stream, not {other!r}", fix="a.join(b, on=..., within=...)"
+        )
+        return Stream(
+            step=Join(
+                inputs=(self.step, other.step),
+                origin=caller(),
+                name=name,
+                on=(on,) if isinstance(on, str) else tuple(on),
+                within=None if within is None else as_duration(within, of="the bound of a join", is_zero_allowed=True),
+                how=how,
+            )
+        )
+
+    # Time
+
+    def event_time(
+        self,
+        column: str,
+        *,
+        lateness: Duration,
+        late: Late = Late.DROP,
+        allowed: Duration | None = None,
+        idle: Duration | None = None,
+        max_ahead: Duration | None = None,
+    ) -> Stream:
+        """Tell the time by a column, and wait `lateness` for stragglers."""
+        _require(isinstance(late, Late), what=f"late= takes a Late, not {late!r}", fix="late=Late.DROP")
+        time = EventTime(
+            column=column,
+            lateness=as_duration(lateness, of="lateness", is_zero_allowed=True),
+            late=late,
+            allowed=_optional(allowed, of="allowed"),
+            idle=_optional(idle, of="idle"),
+            max_ahead=_optional(max_ahead, of="max_ahead"),
+        )
+        return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=time))
+
+    # Placement
+
+    def exchange(self, how: Exchange) -> Stream:
+        """Impose how rows reach the tasks of the next step."""
+        _require(
+            isinstance(how, Exchange),
+            what=f"exchange takes a strategy, not {how!r}",
+            fix="exchange.forward(), .broadcast(), .by_key(...) or .random()",
+        )
+        return Stream(step=Exchanged(inputs=(self.step,), origin=caller(), exchange=how, tasks=None))
+
+    def parallel(self, tasks: int) -> Stream:
+        """From here on, this many tasks; right behind `.exchange(...)` it says how many that one feeds."""
+        _require_tasks(tasks)
+        if isinstance(self.step, Exchanged) and self.step.tasks is None:
+            before = self.step
+            return Stream(
+                step=Exchanged(inputs=before.inputs, origin=before.origin, exchange=before.exchange, tasks=tasks)
+            )
+        return Stream(step=Exchanged(inputs=(self.step,), origin=caller(), exchange=None, tasks=tasks))
+
+    # Keys and windows
+
+    def key_by(self, *names: str) -> KeyedStream:
+        """The same events, grouped by columns."""
+        _require(
+            bool(names) and all(isinstance(name, str) for name in names),
+            what="key_by takes the names of columns, at least one",
+            fix='.key_by("ip"); for a value that is computed, name it in a select first',
+        )
+        return KeyedStream(step=self.step, keys=names)
+
+    def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
+        """Group all events by windows over event time, without a key."""
+        return _windowed(self.step, (), window, name, tasks=None)
+
+    @property
+    def late(self) -> Stream:
+        """The events that came too late for the windows of this step."""
+        _require(
+            isinstance(self.step, WindowAggregate),
+            what="only the result of a window has late events",
+            fix="take .late from the stream that .aggregate(...) returned",
+        )
+        return Stream(step=LateEvents(inputs=(self.step,), origin=caller()))
+
+    # The end
+
+    def to(self, name: str, sink: Sink, *, guarantee: Guarantee | None = None) -> Output:
+        """An output of a job, under a name; `guarantee` may be lower than the job's, for this output only."""
+        _require(
+            isinstance(name, str) and bool(name), what=f"an output needs a name, not {name!r}", fix='.to("counts", ...)'
+        )
+        _require(
+            isinstance(sink, Sink),
+            what=f"output {name!r} has no sink to write to: {sink!r} is not one",
+            fix="give it a KafkaSink, FileSink, ConsoleSink or MemorySink",
+        )
+        return Output(step=Write(inputs=(self.step,), origin=caller(), name=name, sink=sink, guarantee=guarantee))
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """Events grouped by columns."""
+
+    step: Step
+    keys: tuple[str, ...]
+    tasks: int | None = None
+
+    def parallel(self, tasks: int) -> KeyedStream:
+        """Keep the keys' state in this many partitions, one task each."""
+        _require_tasks(tasks)
+        return KeyedStream(step=self.step, keys=self.keys, tasks=tasks)
+
+    def rolling(self, *, name: str | None = None, **aggregates: str) -> Stream:
+        """Every event with its columns, plus aggregates over its key as of that event."""
+        _require_aggregates(aggregates, step="rolling")
+        return Stream(
+            step=Rolling(
+                inputs=(self.step,),
+                origin=caller(),
+                name=name,
+                keys=self.keys,
+                aggregates=_frozen(aggregates),
+                tasks=self.tasks,
+            )
+        )
+
+    def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
+        """Group the events of each key by windows over event time."""
+        return _windowed(self.step, self.keys, window, name, tasks=self.tasks)
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """Events grouped by windows, and by key if there is one."""
+
+    step: Step
+    keys: tuple[str, ...]
+    window: Window
+    name: str | None
+    tasks: int | None
+
+    def aggregate(self, **aggregates: str) -> Stream:
+        """One row for every key and window: the key, `window_start`, `window_end` and these SQL aggregates."""
+        _require_aggregates(aggregates, step="aggregate")
+        return Stream(
+            step=WindowAggregate(
+                inputs=(self.step,),
+                origin=caller(),
+                name=self.name,
+                keys=self.keys,
+                window=self.window,
+                aggregates=_frozen(aggregates),
+                tasks=self.tasks,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that ends in a sink; what a job is made of."""
+
+    step: Write
+
+
+def _windowed(step: Step, keys: tuple[str, ...], window: Window, name: str | None, tasks: int | None) -> WindowedStream:
+    _require(
+        isinstance(window, TumblingWindow | SlidingWindow | SessionWindow),
+        what=f"window takes a window, not {window!r}",
+        fix="windows.tumbling(...), windows.sliding(..., every=...) or windows.session(gap=...)",
+    )
+    return WindowedStream(step=step, keys=keys, window=window, name=name, tasks=tasks)
+
+
+def _frozen(mapping: dict[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(mapping))
+
+
+def _optional(value: Duration | None, of: str) -> timedelta | None:
+    return None if value is None else as_duration(value, of=of)
+
+
+def _require(holds: bool, *, what: str, fix: str) -> None:
+    if not holds:
+        raise BadJob(what, where=f"declared at {caller()}", fix=fix)
+
+
+def _require_function(function: object, schema: object, step: str) -> None:
+    _require(
+        callable(function) and isinstance(schema, str),
+        what=f"{step} takes a function of a row and the schema of what it returns",
+        fix=f'.{step}(lambda row: {{"total": row.price * row.count}}, "total DOUBLE")',
+    )
+
+
+def _require_aggregates(aggregates: Mapping[str, object], step: str) -> None:
+    _require(
+        bool(aggregates) and all(isinstance(sql, str) for sql in aggregates.values()),
+        what=f"{step} takes at least one aggregate as name=SQL",
+        fix=f'.{step}(total="sum(amount)")',
+    )
+
+
+def _require_tasks(tasks: object) -> None:
+    _require(
+        isinstance(tasks, int) and not isinstance(tasks, bool) and tasks > 0,
+        what=f"parallel takes a whole number of tasks above zero, not {tasks!r}",
+        fix=".parallel(4)",
+    )
