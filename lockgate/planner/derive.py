@@ -1,0 +1,214 @@
+"""The guarantee of a job, derived: every path from a source to a sink is worth what its weakest part is worth.
+
+    part of a path                                          caps the path at
+    a source that cannot be replayed                        at-most-once
+    a function that is not deterministic, above state       at-least-once
+    the same above a sink that is idempotent by key         at-least-once
+    state in real-time mode, unless it is a max or min      at-least-once
+    a transactional sink in real-time mode                  at-least-once
+    a plain sink, below state                               exactly-once (state)
+    a plain sink, without state                             at-least-once
+    a sink that is transactional, or idempotent by key      nothing: end-to-end exactly-once
+
+Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
+A `transform` is opaque: it counts as state where state is a danger and as none where state is a merit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockgate.dataflow.steps import FlatMap, Map, Part, Read, Rolling, Select, Transform, Where, WindowAggregate, Write
+from lockgate.guarantees import Delivery, Guarantee, Mode
+from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.physical import has_state
+from lockgate.planner.sql import is_idempotent_aggregate, read_expression
+
+
+@dataclass(frozen=True)
+class Cap:
+    """A part of a path that limits what the path can promise, and how to lift it."""
+
+    guarantee: Guarantee
+    part: str
+    where: str
+    reason: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class PathGuarantee:
+    """What one way from a source to a sink is worth, and why."""
+
+    source: str
+    output: str
+    declared: Guarantee
+    reached: Guarantee
+    caps: tuple[Cap, ...]  # the weakest first; empty where nothing limits the path
+    lifts: tuple[str, ...]  # what idempotence made harmless
+
+    @property
+    def is_kept(self) -> bool:
+        """Does the path reach what is declared for its output?"""
+        return self.reached >= self.declared
+
+
+@dataclass(frozen=True)
+class _Trail:
+    """What matters of a path so far: enough to judge it at its sink, and no more."""
+
+    source: Node
+    state: Node | None = None  # a step that surely keeps state
+    may_have_state: bool = False
+    is_state_idempotent: bool = True
+    wild: Node | None = None  # a function that is not deterministic
+    wild_above_state: Node | None = None
+
+
+def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
+    """The guarantee of every path, one for each source and output (the weakest where there are several)."""
+    trails: dict[str, frozenset[_Trail]] = {}
+    paths: dict[tuple[str, str], PathGuarantee] = {}
+    for node in graph.nodes:
+        if isinstance(node.step, Read):
+            trails[node.name] = frozenset({_Trail(source=node)})
+            continue
+        before = frozenset(trail for name in node.inputs for trail in trails[name])
+        trails[node.name] = frozenset(_extend(trail, node) for trail in before)
+        if isinstance(node.step, Write):
+            for trail in sorted(trails[node.name], key=lambda one: one.source.name):
+                path = _judge(graph, trail, node, node.step)
+                key = (path.source, path.output)
+                if key not in paths or path.reached < paths[key].reached:
+                    paths[key] = path
+    return tuple(paths.values())
+
+
+def _extend(trail: _Trail, node: Node) -> _Trail:
+    is_opaque = isinstance(node.step, Transform)
+    if has_state(node) or is_opaque:
+        trail = _Trail(
+            source=trail.source,
+            state=trail.state if is_opaque else node,
+            may_have_state=True,
+            is_state_idempotent=trail.is_state_idempotent and _is_idempotent(node),
+            wild=trail.wild,
+            wild_above_state=trail.wild_above_state or trail.wild,
+        )
+    if trail.wild is None and _is_wild(node):
+        trail = _Trail(
+            source=trail.source,
+            state=trail.state,
+            may_have_state=trail.may_have_state,
+            is_state_idempotent=trail.is_state_idempotent,
+            wild=node,
+            # An aggregate over a random value, or an opaque step, is wild and keeps state at once.
+            wild_above_state=trail.wild_above_state or (node if has_state(node) or is_opaque else None),
+        )
+    return trail
+
+
+def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> PathGuarantee:
+    caps: list[Cap] = []
+    lifts: list[str] = []
+    sink = write.sink.ability
+    source = trail.source
+    if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
+        caps.append(
+            Cap(
+                guarantee=Guarantee.AT_MOST_ONCE,
+                part=f"source {source.name!r}",
+                where=source.where,
+                reason=source.step.source.ability.reason,
+                cure="read from a log that can be replayed (KafkaSource, FileSource)",
+            )
+        )
+    if trail.wild_above_state is not None:
+        caps.append(_wild_cap(trail.wild_above_state, "state that is rebuilt could differ from rows already out"))
+    elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
+        caps.append(_wild_cap(trail.wild, "a repeated row could have another key and not replace the first"))
+    if graph.job.mode is Mode.REAL_TIME:
+        if trail.may_have_state and not trail.is_state_idempotent:
+            caps.append(
+                Cap(
+                    guarantee=Guarantee.AT_LEAST_ONCE,
+                    part="real-time mode",
+                    where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
+                    reason="an epoch may hold other rows after a restart, so an event can reach state twice",
+                    cure="declare mode=Mode.MICRO_BATCH",
+                )
+            )
+        elif trail.state is not None:
+            lifts.append(
+                f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice is no change"
+            )
+    if sink.delivery is Delivery.PLAIN:
+        has_exact_state = trail.state is not None
+        caps.append(
+            Cap(
+                guarantee=Guarantee.EXACTLY_ONCE if has_exact_state else Guarantee.AT_LEAST_ONCE,
+                part=f"sink {output.name!r}",
+                where=output.where,
+                reason=sink.reason,
+                cure=sink.cure,
+            )
+        )
+    elif sink.delivery is Delivery.IDEMPOTENT:
+        lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
+    elif graph.job.mode is Mode.REAL_TIME:
+        caps.append(
+            Cap(
+                guarantee=Guarantee.AT_LEAST_ONCE,
+                part="real-time mode",
+                where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
+                reason="rows leave before their epoch ends, so no transaction can hold them together",
+                cure="declare mode=Mode.MICRO_BATCH",
+            )
+        )
+    caps.sort(key=lambda cap: cap.guarantee)
+    return PathGuarantee(
+        source=source.name,
+        output=output.name,
+        declared=graph.job.guarantee if write.guarantee is None else write.guarantee,
+        reached=caps[0].guarantee if caps else Guarantee.END_TO_END_EXACTLY_ONCE,
+        caps=tuple(caps),
+        lifts=tuple(lifts),
+    )
+
+
+def _wild_cap(node: Node, danger: str) -> Cap:
+    return Cap(
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        part=f"{node.kind} {node.name!r}",
+        where=node.where,
+        reason=f"it is not deterministic: on a replay it gives other results, and {danger}",
+        cure="make it deterministic (derive ids and random values from the event), and declare it so",
+    )
+
+
+def _is_wild(node: Node) -> bool:
+    step = node.step
+    if isinstance(step, Map | FlatMap | Transform):
+        return not step.is_deterministic
+    if isinstance(step, Where) and callable(step.condition):
+        return not step.is_deterministic
+    return any(
+        facts is not None and facts.nondeterministic is not None for facts in map(read_expression, _expressions(node))
+    )
+
+
+def _expressions(node: Node) -> Iterable[str]:
+    step = node.step
+    if isinstance(step, Where | Part):
+        return [step.condition] if isinstance(step.condition, str) else []
+    if isinstance(step, Select):
+        return step.expressions.values()
+    if isinstance(step, Rolling | WindowAggregate):
+        return step.aggregates.values()
+    return []
+
+
+def _is_idempotent(node: Node) -> bool:
+    step = node.step
+    return isinstance(step, Rolling | WindowAggregate) and all(map(is_idempotent_aggregate, step.aggregates.values()))

@@ -1,0 +1,192 @@
+"""The physical graph: the tasks that run each step, and the exchange on every edge.
+
+    edge into               exchange               chosen by
+    rolling, window, join   by key                 the planner: rows of a key must meet in one task
+    anything else           forward                the planner: nothing has to move
+    the step behind an      what it says           the author
+    `.exchange(...)`
+    the step behind a       random                 the planner, to deal rows out to that many tasks
+    `.parallel(n)`
+
+Steps that are joined by forward edges run in one task, one row after the other (a stage). All steps with state of one
+query share one number of partitions, because Spark keeps one for the whole query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockgate.dataflow.exchange import Exchange, Strategy
+from lockgate.dataflow.steps import (
+    Exchanged,
+    FlatMap,
+    Join,
+    Map,
+    Merge,
+    Read,
+    Rolling,
+    Transform,
+    Where,
+    WindowAggregate,
+)
+from lockgate.errors import BadJob
+from lockgate.guarantees import Mode
+from lockgate.planner.logical import LogicalGraph, Node
+
+STATE_PARTITIONS = 4
+"""Partitions of keyed state where no `.parallel(n)` says otherwise; fixed for the life of a checkpoint."""
+
+
+@dataclass(frozen=True)
+class PhysicalStep:
+    """A step as it runs."""
+
+    name: str
+    kind: str
+    stage: int
+    tasks: str
+    execution: str  # "native" or "Python"
+    reason: str
+    has_state: bool
+
+
+@dataclass(frozen=True)
+class Edge:
+    """How rows get from one step to the next."""
+
+    source: str
+    target: str
+    exchange: Exchange
+    chosen_by: str  # "planner" or "author"
+    reason: str
+
+
+@dataclass(frozen=True)
+class PhysicalGraph:
+    """The graph as it runs."""
+
+    mode: Mode
+    steps: tuple[PhysicalStep, ...]
+    edges: tuple[Edge, ...]
+    state_partitions: int
+
+    def step(self, name: str) -> PhysicalStep:
+        """The step of that name."""
+        return next(step for step in self.steps if step.name == name)
+
+
+def build_physical(graph: LogicalGraph) -> PhysicalGraph:
+    """The physical graph of a logical one; raises BadJob where placements contradict each other."""
+    state_partitions = _state_partitions(graph)
+    stages: dict[str, int] = {}
+    tasks: dict[str, str] = {}
+    steps: list[PhysicalStep] = []
+    edges: list[Edge] = []
+    next_stage = 0
+    for node in graph.nodes:
+        incoming = [_edge(graph.node(name), node) for name in node.inputs]
+        edges.extend(incoming)
+        moves = [edge for edge in incoming if edge.exchange.strategy is not Strategy.FORWARD]
+        if not incoming or moves or len({stages[edge.source] for edge in incoming}) > 1:
+            stages[node.name] = next_stage
+            next_stage += 1
+        else:
+            stages[node.name] = stages[incoming[0].source]
+        tasks[node.name] = _tasks(node, [tasks[name] for name in node.inputs], state_partitions)
+        execution, reason = _execution(node)
+        steps.append(
+            PhysicalStep(
+                name=node.name,
+                kind=node.kind,
+                stage=stages[node.name],
+                tasks=tasks[node.name],
+                execution=execution,
+                reason=reason,
+                has_state=has_state(node),
+            )
+        )
+    return PhysicalGraph(mode=graph.job.mode, steps=tuple(steps), edges=tuple(edges), state_partitions=state_partitions)
+
+
+def has_state(node: Node) -> bool:
+    """Does the step remember anything from one epoch to the next?"""
+    return isinstance(node.step, Rolling | WindowAggregate | Join)
+
+
+def _edge(source: Node, target: Node) -> Edge:
+    step = target.step
+    exchange, chosen_by, reason = Exchange(strategy=Strategy.FORWARD), "planner", "nothing has to move"
+    if isinstance(step, Exchanged):
+        if step.exchange is not None:
+            exchange, chosen_by, reason = step.exchange, "author", f"imposed at {step.origin}"
+        else:
+            exchange = Exchange(strategy=Strategy.RANDOM)
+            reason = f"dealt out to the {step.tasks} tasks asked for at {step.origin}"
+    elif has_state(target):
+        keys = step.on if isinstance(step, Join) else getattr(step, "keys", ())
+        if isinstance(source.step, Exchanged) and source.step.exchange is not None:
+            _refuse_unless_by_key(source, target, keys)
+        exchange = Exchange(strategy=Strategy.BY_KEY, keys=keys or ("window",))
+        reason = "rows of a key must meet in one task"
+    return Edge(source=source.name, target=target.name, exchange=exchange, chosen_by=chosen_by, reason=reason)
+
+
+def _refuse_unless_by_key(exchanged: Node, target: Node, keys: tuple[str, ...]) -> None:
+    step = exchanged.step
+    if not isinstance(step, Exchanged) or step.exchange is None:
+        return
+    imposed = step.exchange
+    if imposed.strategy is Strategy.BY_KEY and {key.lower() for key in imposed.keys} == {key.lower() for key in keys}:
+        return
+    if imposed.strategy is Strategy.RANDOM:
+        return  # harmless: the planner's exchange by key follows it
+    raise BadJob(
+        f"an exchange {imposed} is imposed before {target.kind} {target.name!r}, which needs its rows by key"
+        f" ({', '.join(keys) or 'one for all'})",
+        where=f"{exchanged.where}; {target.where}",
+        fix="leave the exchange away; the planner chooses the one by key",
+    )
+
+
+def _state_partitions(graph: LogicalGraph) -> int:
+    asked: dict[int, Node] = {}
+    for node in graph.nodes:
+        tasks = getattr(node.step, "tasks", None)
+        if has_state(node) and tasks is not None:
+            asked.setdefault(tasks, node)
+    if len(asked) > 1:
+        (one, first), (two, second) = list(asked.items())[:2]
+        raise BadJob(
+            f"two steps with state ask for {one} and {two} tasks, but Spark keeps one number of state partitions"
+            " for a whole query",
+            where=f"{first.where}; {second.where}",
+            fix="ask for the same number in both, or make two jobs",
+        )
+    return next(iter(asked), STATE_PARTITIONS)
+
+
+def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
+    step = node.step
+    if isinstance(step, Read):
+        return step.source.tasks
+    if has_state(node):
+        return str(state_partitions)
+    if isinstance(step, Exchanged) and step.tasks is not None:
+        is_forward = step.exchange is not None and step.exchange.strategy is Strategy.FORWARD
+        return f"at most {step.tasks}" if is_forward else str(step.tasks)
+    if isinstance(step, Exchanged) and step.exchange is not None and step.exchange.strategy is not Strategy.FORWARD:
+        return str(state_partitions)
+    if isinstance(step, Merge):
+        return " + ".join(inputs)
+    return inputs[0]
+
+
+def _execution(node: Node) -> tuple[str, str]:
+    step = node.step
+    if isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
+        return "Python", "a function of the author's runs in Python workers, in Arrow batches"
+    if isinstance(step, Rolling):
+        return "Python", "Spark has no native aggregate as of every event; transformWithState keeps it"
+    if isinstance(step, Transform):
+        return "native", "as the author's function says"
+    return "native", "Spark has it natively"

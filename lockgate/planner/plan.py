@@ -1,0 +1,72 @@
+"""Plan: what a job will run, what it declares, what it reaches and why.
+
+Planning is pure and never raises for an over-claim, so that a plan can be looked at; `refusal` is what the run time and
+the command line raise for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockgate.dataflow.job import Job
+from lockgate.errors import OverClaim
+from lockgate.guarantees import Guarantee
+from lockgate.planner.derive import PathGuarantee, derive
+from lockgate.planner.logical import LogicalGraph, build_logical
+from lockgate.planner.physical import PhysicalGraph, build_physical
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outcome of planning."""
+
+    job: Job
+    declared: Guarantee
+    reached: Guarantee
+    reasons: tuple[str, ...]
+    logical: LogicalGraph
+    physical: PhysicalGraph
+    paths: tuple[PathGuarantee, ...]
+
+    def refusal(self) -> OverClaim | None:
+        """The error for a job that declares more than it reaches, or None."""
+        broken = [path for path in self.paths if not path.is_kept]
+        if not broken:
+            return None
+        worst = min(broken, key=lambda path: path.reached)
+        cap = worst.caps[0]
+        output = "" if worst.declared is self.declared else f" for output {worst.output!r}"
+        return OverClaim(
+            f"Job {self.job.name!r} declares {worst.declared.label}{output} but reaches {worst.reached.label}:"
+            f" {cap.reason}.",
+            where=cap.where,
+            fix=f"{cap.cure}, or declare Guarantee.{worst.reached.name}",
+        )
+
+
+def plan(job: Job) -> Plan:
+    """What the job will run and what it is worth; raises BadJob for a description that cannot mean anything."""
+    logical = build_logical(job)
+    physical = build_physical(logical)
+    paths = derive(logical)
+    # An output that is declared lower on purpose does not pull the whole job down.
+    lowered = {node.name for node in logical.of_kind("sink") if getattr(node.step, "guarantee", None) is not None}
+    deciding = [path for path in paths if path.output not in lowered] or list(paths)
+    return Plan(
+        job=job,
+        declared=job.guarantee,
+        reached=min(path.reached for path in deciding),
+        reasons=tuple(_reason(path) for path in paths),
+        logical=logical,
+        physical=physical,
+        paths=paths,
+    )
+
+
+def _reason(path: PathGuarantee) -> str:
+    text = f"{path.source} -> {path.output}: {path.reached.label}"
+    if path.caps:
+        text += f", because of {path.caps[0].part}: {path.caps[0].reason}"
+    for lift in path.lifts:
+        text += f"; {lift}"
+    return text
