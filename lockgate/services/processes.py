@@ -1,0 +1,161 @@
+"""Long-lived processes that outlast the command that starts them, and that are only ever ended by their owner.
+
+The law: no signal is sent to a process that was not started here. A process id alone proves nothing, for the system
+hands ids out again; so the pid file also holds the time at which the process began, and both must agree.
+
+    pid file absent, or its process gone, or begun at another time   ->  not running; nothing is signalled
+    pid file and process agree                                       ->  running, ours
+
+Output goes to a log file beside the pid file, so a start that fails can be explained.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from lockgate.errors import BadMachine
+
+try:
+    import psutil
+except ImportError as error:
+    raise BadMachine(
+        "A package for local services is not installed.", "package psutil", "pip install 'lockgate[services]'"
+    ) from error
+
+LOG_BYTES_MAX = 20_000_000
+
+# A child that ended stays a zombie until its parent asks for it; whoever asks whether it runs, asks here first.
+_children: dict[int, "subprocess.Popen[bytes]"] = {}
+
+
+@dataclass(frozen=True)
+class RunAs:
+    """Another user to run as; `prefix` is a command that leads into the program, such as `unshare`."""
+
+    uid: int | None = None
+    gid: int | None = None
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One named process of ours: its pid file and its log live in `directory`."""
+
+    name: str
+    directory: Path
+
+    @property
+    def log(self) -> Path:
+        """Where the process writes."""
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the running process, or None."""
+        process = self._process()
+        return process.pid if process else None
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        environ: Mapping[str, str] | None = None,
+        run_as: RunAs = RunAs(),  # noqa: B008 - frozen
+    ) -> int:
+        """Start the process in a session of its own, so that the end of ours, or Ctrl-C, does not reach it."""
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as output:
+            child = subprocess.Popen(
+                [*run_as.prefix, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                env=dict(os.environ if environ is None else environ),
+                start_new_session=True,
+                user=run_as.uid,
+                group=run_as.gid,
+                extra_groups=None if run_as.uid is None else [],
+            )
+        _children[child.pid] = child
+        # Written even when the child is gone already: then the file names a dead process, which is the truth.
+        began = None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            began = psutil.Process(child.pid).create_time()
+        aside = self._pid_file.with_suffix(".new")
+        aside.write_text(json.dumps({"pid": child.pid, "began": began}))
+        aside.replace(self._pid_file)
+        return child.pid
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process runs and is ours."""
+        process = self._process()
+        if process:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def wait_for_end(self, limit: timedelta) -> bool:
+        """Whether the process ended within the limit."""
+        process = self._process()
+        if process is None:
+            return True
+        try:
+            process.wait(timeout=limit.total_seconds())
+        except psutil.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, with_signal: signal.Signals, limit: timedelta) -> bool:
+        """Ask the process to end, then make it end; whether it had been running."""
+        if self.pid is None:
+            return False
+        self.send(with_signal)
+        if not self.wait_for_end(limit):
+            self.send(signal.SIGKILL)
+            self.wait_for_end(timedelta(seconds=30))
+        return True
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of the log, for an error message."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except OSError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-lines:])
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.directory / f"{self.name}.pid"
+
+    def _process(self) -> psutil.Process | None:
+        try:
+            record = json.loads(self._pid_file.read_text())
+            pid, began = int(record["pid"]), record["began"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if pid in _children and _children[pid].poll() is not None:
+            del _children[pid]
+            return None
+        try:
+            process = psutil.Process(pid)
+            if began is None or process.create_time() != began or process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return None
+        return process
+
+
+def working_in(directory: Path) -> list[int]:
+    """The ids of the processes whose working directory is this one, whoever started them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.cwd() == str(directory.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found

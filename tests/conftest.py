@@ -1,0 +1,26 @@
+"""What several rings of tests share: one set of real local services, started when a test first asks for it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockgate.services.stack import Stack
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A running Kafka (one broker) and PostgreSQL of this test session's own; leave it running."""
+    stack = Stack(tmp_path_factory.mktemp("services"), brokers=1)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.down()
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack) -> str:
+    """The servers of the session's Kafka, as clients take them."""
+    servers = stack.status().kafka.servers
+    assert servers is not None
+    return servers
