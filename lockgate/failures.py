@@ -1,0 +1,66 @@
+"""Failures of single rows, carried from Spark's workers to the author in one piece.
+
+A row can fail in a SQL expression inside the JVM or in a Python worker, and Spark wraps what was raised there in pages
+of its own. So the facts travel as one token inside the message, and whoever catches Spark's exception reads it back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from lockgate.errors import Failed, FunctionFailed, UnparsableValue
+
+MARK = "lockgate-failure:"
+_TOKEN = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
+_EXCERPT = 200
+
+
+@dataclass(frozen=True)
+class RowFailure:
+    """One row that could not be processed: where it came from, and what went wrong."""
+
+    kind: str  # "value" or "function"
+    where: str
+    part: str  # "topic 'orders', partition 2", or a file
+    at: int
+    reason: str
+    row: str
+
+    def token(self) -> str:
+        """The failure as text that survives being wrapped."""
+        return MARK + base64.b64encode(json.dumps(asdict(self)).encode()).decode()
+
+    def as_error(self) -> Failed:
+        """The failure as the author sees it."""
+        row = self.row if len(self.row) <= _EXCERPT else self.row[:_EXCERPT] + "…"
+        if self.kind == "value":
+            return UnparsableValue(
+                f"A value does not parse: {self.part}, offset {self.at}: {self.reason}: {row}",
+                where=self.where,
+                fix="correct the schema or the format of the source, or have the producer mend the record;"
+                " nothing is lost, the job goes on from here when it is run again",
+            )
+        return FunctionFailed(
+            f"A function failed on the row from {self.part}, offset {self.at}: {self.reason}: {row}",
+            where=self.where,
+            fix="mend the function and run the job again: it goes on from here, nothing is lost",
+        )
+
+
+def find_failure(message: str) -> RowFailure | None:
+    """The failure that a message of Spark's carries, if it carries one."""
+    found = _TOKEN.search(message)
+    if found is None:
+        return None
+    facts = json.loads(base64.b64decode(found.group(1)))
+    return RowFailure(
+        kind=str(facts["kind"]),
+        where=str(facts["where"]),
+        part=str(facts["part"]),
+        at=int(facts["at"]),
+        reason=str(facts["reason"]),
+        row=str(facts.get("row") or ""),
+    )

@@ -1,0 +1,1 @@
+"""What Lockgate says to Kafka itself, beside Spark's connector."""

@@ -1,0 +1,1 @@
+"""How a job runs: epochs, checkpoints, progress, and the end."""

@@ -1,0 +1,87 @@
+"""What a running query tells about itself, in one line: events per second, lag, watermark, epoch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after an epoch."""
+
+    epoch: int
+    events_total: int
+    events_per_second: float
+    lag: int | None  # records that wait in the sources, None where they cannot be counted
+    watermark: str | None
+    epoch_ms: int
+
+    def line(self) -> str:
+        """The progress as one line for people."""
+        parts = [
+            f"epoch {self.epoch}",
+            f"{self.events_per_second:,.0f} events/s",
+            f"{self.events_total:,} events",
+            f"lag {'-' if self.lag is None else f'{self.lag:,}'}",
+            f"watermark {self.watermark or '-'}",
+            f"{self.epoch_ms} ms",
+        ]
+        return " | ".join(parts)
+
+
+@dataclass
+class Watcher:
+    """Adds up the reports of a query, each one once."""
+
+    events_total: int = 0
+    _last: tuple[str, int] | None = None
+
+    def take(self, report: Mapping[str, Any] | None) -> Progress | None:
+        """The progress that a new report of Spark's means; None where it is the old one."""
+        if report is None or (report["timestamp"], report["batchId"]) == self._last:
+            return None
+        self._last = (report["timestamp"], report["batchId"])
+        self.events_total += report["numInputRows"]
+        watermark = (report.get("eventTime") or {}).get("watermark")
+        return Progress(
+            epoch=report["batchId"],
+            events_total=self.events_total,
+            events_per_second=report.get("processedRowsPerSecond") or 0.0,
+            lag=count_lag(report["sources"]),
+            watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
+            epoch_ms=(report.get("durationMs") or {}).get("triggerExecution", 0),
+        )
+
+
+def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
+    """How many records wait, over all sources that say so."""
+    lags = [_lag(source.get("endOffset"), source.get("latestOffset")) for source in sources]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else None
+
+
+def _lag(end: Any, latest: Any) -> int | None:
+    end, latest = _parsed(end), _parsed(latest)
+    if not isinstance(end, dict) or not isinstance(latest, dict):
+        return None
+    if isinstance(end.get("row"), int) and isinstance(latest.get("row"), int):
+        return int(latest["row"] - end["row"])
+    total = 0
+    for topic, partitions in latest.items():
+        if not isinstance(partitions, dict):
+            return None
+        for partition, offset in partitions.items():
+            total += offset - (end.get(topic) or {}).get(partition, 0)
+    return total
+
+
+def _parsed(offset: Any) -> Any:
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return None

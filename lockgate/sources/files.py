@@ -1,0 +1,114 @@
+"""FileSource: the files of a directory that grows.
+
+A file is read once, whole, after it has appeared; so writers put files in place by a rename, and never append to one.
+Files that stay can be read again after a failure, which makes the source replayable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.errors import BadJob
+from lockgate.sources.parsing import CORRUPT, parse_values, stop_where
+from lockgate.sources.position import position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("json", "csv", "parquet", "text")
+HIDDEN = ("_file", POSITION)
+# Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one.
+_BYTES_PER_ROW = 256
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """The rows of all files below `path`, old and new; `header` says whether CSV files begin with column names."""
+
+    path: str
+    value: str
+    format: str = "json"
+    header: bool = False
+
+    @property
+    def ability(self) -> SourceAbility:
+        return SourceAbility(is_replayable=True, reason="files that stay in place are read again")
+
+    @property
+    def tasks(self) -> str:
+        return "one per file"
+
+    def columns(self, where: str) -> Schema:
+        columns = parse_ddl(self.value, where)
+        if self.format not in FORMATS:
+            raise BadJob(f"format={self.format!r} is not known", where=where, fix=f"use one of {', '.join(FORMATS)}")
+        if self.format == "text" and (len(columns.columns) != 1 or columns.columns[0].type != "STRING"):
+            raise BadJob(
+                f"a text file gives one column of type STRING, but the schema is ({columns})",
+                where=where,
+                fix='value="line STRING", then parse it in a step',
+            )
+        return columns
+
+    def hidden_columns(self) -> Sequence[str]:
+        return HIDDEN
+
+    def summary(self) -> tuple[str, ...]:
+        return ("FileSource", f"{self.format}: {self.path}")
+
+    def check(self, reading: Reading) -> None:
+        is_local = "://" not in self.path and not any(sign in self.path for sign in "*?[{")
+        if is_local and not Path(self.path).is_dir():
+            raise BadJob(
+                f"there is no directory {self.path!r}",
+                where=reading.where,
+                fix="create it; files may arrive later",
+            )
+        if reading.start != "earliest":
+            raise BadJob(
+                f"files cannot be read from {reading.start!r} on",
+                where=reading.where,
+                fix="start at 'earliest', and move files away that should not be read",
+            )
+
+    def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        columns = parse_ddl(self.value, reading.where)
+        limit = reading.rows_per_epoch * _BYTES_PER_ROW
+        reader = spark.readStream.option("maxBytesPerTrigger", limit).option("recursiveFileLookup", "true")
+        # Rows of one split are numbered as they are read, which is their order in the file.
+        number = F.monotonically_increasing_id()
+        if self.format == "parquet":
+            rows, number = reader.schema(self.value).parquet(self.path), F.col("_metadata.row_index")
+        elif self.format == "csv":
+            rows = (
+                reader.schema(f"{self.value}, {CORRUPT} STRING")
+                .option("columnNameOfCorruptRecord", CORRUPT)
+                .option("header", str(self.header).lower())
+                .option("enforceSchema", "false")
+                .csv(self.path)
+            )
+        else:
+            rows = reader.text(self.path).withColumnRenamed("value", "__raw")
+        part = F.concat_ws("#", F.col("_metadata.file_path"), F.lpad(F.col("_metadata.file_block_start"), 15, "0"))
+        frame = rows.select(
+            "*",
+            F.col("_metadata.file_path").alias("_file"),
+            F.concat(F.lit("file "), F.col("_metadata.file_path")).alias("__part"),
+            number.alias("__at"),
+            position(source=reading.name, part=part, at=number),
+        )
+        if self.format in ("json", "text"):
+            frame = parse_values(
+                frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where
+            )
+        elif self.format == "csv":
+            reason = F.when(F.col(CORRUPT).isNotNull(), F.lit(f"it is not CSV of ({self.value})"))
+            frame = frame.where(stop_where(reason, row=F.col(CORRUPT), where=reading.where))
+        return frame.select(*columns.names, *HIDDEN)

@@ -1,0 +1,135 @@
+"""KafkaSource: the committed records of a topic, from the beginning unless told otherwise.
+
+Reads are `read_committed`, so rows of aborted transactions are never seen, and `failOnDataLoss` stays on, so records
+that expired before they were read stop the job instead of being skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.errors import BadJob
+from lockgate.kafka.wire import existing_topics
+from lockgate.sources.parsing import check_format, parse_key, parse_values
+from lockgate.sources.position import position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HIDDEN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", POSITION)
+
+
+@dataclass(frozen=True)
+class KafkaSource(Source):
+    """Records of a topic; `value` (and `key`) are Spark DDL, `client` holds settings of Kafka's client as they are."""
+
+    topic: str
+    servers: str
+    value: str
+    key: str | None = None
+    format: str = "json"
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ability(self) -> SourceAbility:
+        return SourceAbility(is_replayable=True, reason="Kafka keeps its records and they are read again by offset")
+
+    @property
+    def tasks(self) -> str:
+        return "one per partition"
+
+    @property
+    def is_fit_for_real_time(self) -> bool:
+        return True
+
+    @property
+    def topics(self) -> frozenset[tuple[str, str]]:
+        return frozenset({(self.servers, self.topic)})
+
+    def columns(self, where: str) -> Schema:
+        value = parse_ddl(self.value, where)
+        check_format(self.format, value, where)
+        if self.key is None:
+            return value
+        key = parse_ddl(self.key, where)
+        twice = [name for name in key.names if value.find(name)]
+        if twice:
+            raise BadJob(
+                f"column {', '.join(twice)} is in the key and in the value of source topic {self.topic!r}",
+                where=where,
+                fix="leave it away in one of them; the key's bytes are in _key anyway",
+            )
+        return Schema(columns=(*key.columns, *value.columns))
+
+    def hidden_columns(self) -> Sequence[str]:
+        return HIDDEN
+
+    def summary(self) -> tuple[str, ...]:
+        return ("KafkaSource", f"topic {self.topic}")
+
+    def check(self, reading: Reading) -> None:
+        if not self.client and self.topic not in existing_topics(self.servers, where=reading.where):
+            raise BadJob(
+                f"topic {self.topic!r} does not exist at {self.servers}",
+                where=reading.where,
+                fix="create the topic, or send its first record; an empty topic is enough",
+            )
+
+    def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        reader = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("subscribe", self.topic)
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "true")
+            .option("kafka.isolation.level", "read_committed")
+            .option("maxOffsetsPerTrigger", reading.rows_per_epoch)
+        )
+        for name, text in {
+            **_starting(reading),
+            **{f"kafka.{name}": text for name, text in self.client.items()},
+        }.items():
+            reader = reader.option(name, text)
+        records = reader.load()
+        part = F.concat(F.lit(f"topic {self.topic!r}, partition "), F.col("partition").cast("string"))
+        frame = records.select(
+            F.col("value").alias("__raw"),
+            part.alias("__part"),
+            F.col("offset").alias("__at"),
+            F.col("key").alias("_key"),
+            F.col("topic").alias("_topic"),
+            F.col("partition").alias("_partition"),
+            F.col("offset").alias("_offset"),
+            F.col("timestamp").alias("_timestamp"),
+            F.col("headers").alias("_headers"),
+            position(
+                source=reading.name,
+                part=F.concat_ws("-", F.col("topic"), F.lpad(F.col("partition").cast("string"), 6, "0")),
+                at=F.col("offset"),
+            ),
+        )
+        key_columns: tuple[str, ...] = ()
+        if self.key is not None:
+            key = parse_ddl(self.key, reading.where)
+            frame, key_columns = parse_key(frame, raw="_key", columns=key, where=reading.where), key.names
+        value = parse_ddl(self.value, reading.where)
+        frame = parse_values(frame, raw="__raw", columns=value, ddl=self.value, format=self.format, where=reading.where)
+        return frame.select(*key_columns, *value.names, *HIDDEN)
+
+
+def _starting(reading: Reading) -> dict[str, str]:
+    if reading.start in ("earliest", "latest"):
+        return {"startingOffsets": reading.start}
+    moment = datetime.fromisoformat(reading.start)
+    # A time behind the last record means: from what comes next.
+    return {
+        "startingTimestamp": str(int(moment.timestamp() * 1000)),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }

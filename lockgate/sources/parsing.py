@@ -1,0 +1,150 @@
+"""Bytes into typed columns; what does not parse stops the job and is named, and is never silently null.
+
+The check is a filter that Spark may neither drop nor move: it calls a function that Spark must treat as
+non-deterministic, so no filter of the author's is evaluated before it and no unused column takes it away.
+
+    format   the value is                      does not parse
+    json     an object with the columns        no object, a field of another type, a missing NOT NULL field
+    csv      a line with the columns           more or fewer fields, a field of another type
+    text     one STRING column                 bytes that are not UTF-8
+    bytes    one BINARY column                 -
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.schema import Column, Schema
+from lockgate.errors import BadJob
+from lockgate.failures import MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+FORMATS = ("json", "csv", "text", "bytes")
+CORRUPT = "__corrupt"
+PARSED = "__parsed"
+
+
+def check_format(format: str, columns: Schema, where: str) -> None:
+    """Refuse a format that is unknown or does not fit the columns."""
+    if format not in FORMATS:
+        raise BadJob(f"format={format!r} is not known", where=where, fix=f"use one of {', '.join(FORMATS)}")
+    single = {"text": "STRING", "bytes": "BINARY"}.get(format)
+    if single and (len(columns.columns) != 1 or columns.columns[0].type != single):
+        raise BadJob(
+            f"format={format!r} gives one column of type {single}, but the schema is ({columns})",
+            where=where,
+            fix=f'value="{"line" if format == "text" else "payload"} {single}", then parse it in a step',
+        )
+
+
+def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, format: str, where: str) -> DataFrame:
+    """The columns of `ddl` from the column `raw`, with all other columns of the frame kept behind them.
+
+    The frame must have the columns `__part` (a text that names the topic and partition, or the file) and `__at`.
+    """
+    from pyspark.sql import functions as F
+
+    kept = [name for name in frame.columns if name not in (raw, "__part", "__at")]
+    text = F.col(raw).cast("string")
+    not_utf8 = F.when(~F.is_valid_utf8(text), F.lit("it is not UTF-8"))
+    if format == "bytes":
+        parsed, reason = F.struct(F.col(raw).alias(columns.names[0])), F.lit(None).cast("string")
+    elif format == "text":
+        parsed, reason = F.struct(text.alias(columns.names[0])), not_utf8
+    else:
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        parse = F.from_json if format == "json" else F.from_csv
+        parsed = parse(text, f"{_nullable(ddl)}, {CORRUPT} STRING", options)
+        field = F.col(PARSED)
+        reason = F.coalesce(
+            not_utf8,
+            F.when(field.isNull() | field[CORRUPT].isNotNull(), F.lit(f"it is not {format.upper()} of ({ddl})")),
+            *(
+                F.when(field[column.name].isNull(), F.lit(f"{column.name} is missing, and it is NOT NULL"))
+                for column in columns.columns
+                if not column.is_nullable
+            ),
+        )
+    reason = F.coalesce(F.when(F.col(raw).isNull(), F.lit("the record has no value (a tombstone)")), reason)
+    frame = frame.withColumn(PARSED, parsed)
+    return frame.where(stop_where(reason, row=text, where=where)).select(
+        *(F.col(PARSED)[column.name].alias(column.name) for column in columns.columns), *kept
+    )
+
+
+def stop_where(reason: SparkColumn, *, row: SparkColumn, where: str) -> SparkColumn:
+    """A condition that always holds, and stops the job where `reason` is not null."""
+    from pyspark.sql import functions as F
+
+    facts = F.to_json(
+        F.struct(
+            F.lit("value").alias("kind"),
+            F.lit(where).alias("where"),
+            F.col("__part").alias("part"),
+            F.col("__at").alias("at"),
+            reason.alias("reason"),
+            F.substring(row, 1, 400).alias("row"),
+        )
+    )
+    token = F.concat(F.lit(MARK), F.regexp_replace(F.base64(facts.cast("binary")), "[\r\n]", ""))
+    # spark_partition_id() is what makes the filter immovable.
+    return F.when(reason.isNotNull(), F.raise_error(token).cast("boolean")).otherwise(F.spark_partition_id() >= 0)
+
+
+def parse_key(frame: DataFrame, *, raw: str, columns: Schema, where: str) -> DataFrame:
+    """The columns of a key from its bytes, as `KafkaSink` writes them."""
+    from pyspark.sql import functions as F
+
+    frame_columns = frame.columns
+    if len(columns.columns) == 1:
+        column = columns.columns[0]
+        value, reason = _key_value(F.col(raw), column, where)
+        checked = frame.where(stop_where(reason, row=F.hex(F.col(raw)), where=where))
+        return checked.select(value.alias(column.name), *frame_columns)
+    # Several columns are a JSON array as text; every element is read as text and cast to its type.
+    elements = F.from_json(F.col(raw).cast("string"), "ARRAY<STRING>")
+    values = [
+        F.get(elements, F.lit(index)).try_cast(column.type or "STRING") for index, column in enumerate(columns.columns)
+    ]
+    is_bad = elements.isNull() | (F.size(elements) != len(columns.columns))
+    for index, value in enumerate(values):
+        is_bad = is_bad | (F.get(elements, F.lit(index)).isNotNull() & value.isNull())
+    reason = F.when(F.col(raw).isNotNull() & is_bad, F.lit(f"the key is not a JSON array of ({columns})"))
+    checked = frame.where(stop_where(reason, row=F.col(raw).cast("string"), where=where))
+    named = [value.alias(name) for name, value in zip(columns.names, values, strict=True)]
+    return checked.select(*named, *frame_columns)
+
+
+def _key_value(raw: SparkColumn, column: Column, where: str) -> tuple[SparkColumn, SparkColumn]:
+    """The value of a key of one column, and the reason why it has none."""
+    from pyspark.sql import functions as F
+
+    none = F.lit(None).cast("string")
+    kind = (column.type or "").upper()
+    if kind == "BINARY":
+        return raw, none
+    if kind == "STRING":
+        text = raw.cast("string")
+        return text, F.when(~F.is_valid_utf8(text), F.lit("the key is not UTF-8"))
+    width = {"INT": 4, "BIGINT": 8}.get(kind)
+    if width is None:
+        raise BadJob(
+            f"a key of type {column.type} has no bytes that are agreed on",
+            where=where,
+            fix="declare the key as STRING, BINARY, INT or BIGINT, or as several columns",
+        )
+    number = F.conv(F.hex(raw), 16, -10).cast("decimal(20,0)")
+    # conv reads 4 bytes without their sign.
+    signed = F.when((F.lit(width) == 4) & (number >= 2**31), number - 2**32).otherwise(number)
+    right_size = F.octet_length(raw) == width
+    value = F.when(right_size, signed).cast(kind)
+    return value, F.when(raw.isNotNull() & ~right_size, F.lit(f"the key has not {width} bytes, as {kind} has"))
+
+
+def _nullable(ddl: str) -> str:
+    """The DDL without NOT NULL: a parser must be able to say that a field is missing."""
+    return re.sub(r"(?i)\s+NOT\s+NULL", "", ddl)

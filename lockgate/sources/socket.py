@@ -1,0 +1,90 @@
+"""SocketSource: lines from a TCP socket, for trying things out.
+
+What was received and not yet processed is lost when the process dies, and nobody can send it again: at-most-once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.errors import BadJob, Refused
+from lockgate.sources.parsing import check_format, parse_values
+from lockgate.sources.position import position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class SocketSource(Source):
+    """Lines that a server at `host:port` sends."""
+
+    host: str
+    port: int
+    value: str = "line STRING"
+    format: str = "text"
+
+    @property
+    def ability(self) -> SourceAbility:
+        return SourceAbility(
+            is_replayable=False, reason="what a socket delivered before a failure is gone and cannot be read again"
+        )
+
+    @property
+    def tasks(self) -> str:
+        return "1"
+
+    def columns(self, where: str) -> Schema:
+        columns = parse_ddl(self.value, where)
+        if self.format == "bytes":
+            raise BadJob("a socket delivers lines of text", where=where, fix='use format="text", "json" or "csv"')
+        check_format(self.format, columns, where)
+        return columns
+
+    def hidden_columns(self) -> Sequence[str]:
+        return (POSITION,)
+
+    def summary(self) -> tuple[str, ...]:
+        return ("SocketSource", f"{self.host}:{self.port}")
+
+    def check(self, reading: Reading) -> None:
+        if reading.start != "earliest":
+            raise BadJob(
+                f"a socket cannot be read from {reading.start!r} on",
+                where=reading.where,
+                fix="leave the start away: a socket delivers what is sent from now on",
+            )
+        try:
+            socket.create_connection((self.host, self.port), timeout=5).close()
+        except OSError as error:
+            raise Refused(
+                f"nobody listens at {self.host}:{self.port} ({error})",
+                where=reading.where,
+                fix="start the server first, e.g. `nc -lk 9999`",
+            ) from None
+
+    def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        columns = parse_ddl(self.value, reading.where)
+        lines = spark.readStream.format("socket").option("host", self.host).option("port", self.port).load()
+        # Spark deals lines out to its partitions in turn, so the row number comes first and the partition second.
+        dealt = F.monotonically_increasing_id()
+        row, partition = dealt.bitwiseAND((1 << 33) - 1), F.shiftright(dealt, 33)
+        at = row * (1 << 20) + partition
+        place = f"socket {self.host}:{self.port}"
+        frame = lines.select(
+            F.col("value").alias("__raw"),
+            F.lit(place).alias("__part"),
+            at.alias("__at"),
+            position(source=reading.name, part=F.lit(place), at=at),
+        )
+        frame = parse_values(
+            frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where
+        )
+        return frame.select(*columns.names, POSITION)

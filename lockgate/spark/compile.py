@@ -1,0 +1,264 @@
+"""From a plan to one DataFrame: the query whose epochs carry all outputs of a job.
+
+One query is one DataFrame, one output mode and one watermark, so several outputs are tagged rows of one DataFrame and
+are told apart again in every epoch. Every step is analysed by Spark here, before anything runs: what the planner could
+not check (a column behind a `transform`, SQL that only Spark can parse) is refused with the author's own line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.duration import as_spark_text
+from lockgate.dataflow.endpoints import Reading, Sink
+from lockgate.dataflow.eventtime import EventTime
+from lockgate.dataflow.exchange import Strategy
+from lockgate.dataflow.steps import (
+    Exchanged,
+    FlatMap,
+    Join,
+    Map,
+    Merge,
+    Part,
+    Read,
+    Rolling,
+    Select,
+    Timed,
+    Transform,
+    Where,
+    WindowAggregate,
+    Write,
+)
+from lockgate.dataflow.windows import SessionWindow, SlidingWindow, Window
+from lockgate.errors import BadJob, InvariantBroken
+from lockgate.planner.logical import Node
+from lockgate.planner.plan import Plan
+from lockgate.spark.functions import RowStep, apply_rows
+from lockgate.spark.rolling import apply_rolling
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TAG = "__output"
+TASK = "_task"
+"""Hidden column behind a broadcast: which of the tasks a copy of the row is for."""
+
+
+@dataclass(frozen=True)
+class CompiledOutput:
+    """An output of the query: its name, its sink, and the tag of its rows (None where it is the only one)."""
+
+    name: str
+    where: str
+    sink: Sink
+    tag: int | None
+
+    def rows_of(self, frame: DataFrame) -> DataFrame:
+        """This output's rows of a frame that holds all outputs."""
+        if self.tag is None:
+            return frame
+        return frame.where(f"{TAG} = {self.tag}").select(f"{_column(self.tag)}.*")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The query of a job, not yet started."""
+
+    frame: DataFrame
+    outputs: tuple[CompiledOutput, ...]
+
+
+def compile_plan(planned: Plan, spark: SparkSession, *, start: str, rows_per_epoch: int) -> Compiled:
+    """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    spark.conf.set("spark.sql.shuffle.partitions", planned.physical.state_partitions)
+    frames: dict[str, DataFrame] = {}
+    written: list[tuple[Node, Write, DataFrame]] = []
+    for node in planned.logical.nodes:
+        inputs = [frames[name] for name in node.inputs]
+        try:
+            frames[node.name] = _compile_step(node, inputs, planned, spark, start, rows_per_epoch)
+            frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
+            if isinstance(node.step, Write):
+                written.append((node, node.step, frames[node.name]))
+        except (AnalysisException, PySparkException) as error:
+            raise BadJob(
+                f"Spark refuses {node.kind} {node.name!r}: {str(error).splitlines()[0]}",
+                where=node.where,
+                fix=f"the columns that reach this step are {', '.join(inputs[0].columns) if inputs else 'none'}",
+            ) from error
+    if len(written) == 1:
+        node, step, frame = written[0]
+        return Compiled(
+            frame=frame, outputs=(CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=None),)
+        )
+    return Compiled(
+        frame=_tagged([frame for _, _, frame in written]),
+        outputs=tuple(
+            CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=tag)
+            for tag, (node, step, _) in enumerate(written)
+        ),
+    )
+
+
+def _tagged(frames: list[DataFrame]) -> DataFrame:
+    """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others."""
+    from pyspark.sql import functions as F
+
+    shapes = [frame.schema for frame in frames]
+    tagged = [
+        frame.select(
+            F.lit(tag).alias(TAG),
+            *(
+                (F.struct("*") if other == tag else F.lit(None).cast(shape)).alias(_column(other))
+                for other, shape in enumerate(shapes)
+            ),
+        )
+        for tag, frame in enumerate(frames)
+    ]
+    return reduce(lambda one, two: one.union(two), tagged)
+
+
+def _column(tag: int) -> str:
+    return f"output_{tag}"
+
+
+def _compile_step(
+    node: Node, inputs: list[DataFrame], planned: Plan, spark: SparkSession, start: str, rows_per_epoch: int
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    step = node.step
+    if isinstance(step, Read):
+        reading = Reading(name=node.name, origin=step.origin, start=start, rows_per_epoch=rows_per_epoch)
+        return step.source.read(spark, reading)
+    frame = inputs[0]
+    before = planned.logical.node(node.inputs[0]).flow
+    hidden = [name for name in (*before.hidden, TASK) if name in frame.columns]
+    if isinstance(step, Where):
+        if isinstance(step.condition, str):
+            return frame.where(step.condition)
+        return apply_rows(frame, RowStep(step.condition, "where", node.where, ()), "", hidden)
+    if isinstance(step, Part):
+        return frame.where(step.condition)
+    if isinstance(step, Select):
+        chosen = [F.col(_quoted(name)) for name in step.columns]
+        chosen += [F.expr(sql).alias(name) for name, sql in step.expressions.items()]
+        names = {name.lower() for name in (*step.columns, *step.expressions)}
+        return frame.select(*chosen, *(name for name in hidden if name.lower() not in names))
+    if isinstance(step, Map | FlatMap):
+        columns = node.flow.columns.names if node.flow.columns else ()
+        kept = [name for name in hidden if name.lower() not in {column.lower() for column in columns}]
+        return apply_rows(frame, RowStep(step.function, node.kind, node.where, columns), step.schema, kept)
+    if isinstance(step, Transform):
+        return _transformed(frame, step, node)
+    if isinstance(step, Merge):
+        return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), inputs)
+    if isinstance(step, Join):
+        return _joined(inputs[0], inputs[1], step, planned, node)
+    if isinstance(step, Timed):
+        return frame.withWatermark(step.time.column, as_spark_text(step.time.lateness))
+    if isinstance(step, Exchanged):
+        return _exchanged(frame, step, planned.physical.state_partitions)
+    if isinstance(step, Rolling):
+        return apply_rolling(frame, step.keys, step.aggregates)
+    if isinstance(step, WindowAggregate):
+        return _windowed(frame, step, before.time)
+    if isinstance(step, Write):
+        shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
+        return frame.select(*map(_quoted, shown))
+    raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
+
+
+def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    result = step.function(frame)
+    if not isinstance(result, DataFrame):
+        raise BadJob(
+            f"the function of transform {node.name!r} returned {type(result).__name__}, not a DataFrame",
+            where=node.where,
+            fix="return the DataFrame that is to go on",
+        )
+    return result
+
+
+def _exchanged(frame: DataFrame, step: Exchanged, state_partitions: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    tasks = step.tasks if step.tasks is not None else state_partitions
+    strategy = step.exchange.strategy if step.exchange is not None else Strategy.RANDOM
+    if strategy is Strategy.FORWARD:
+        return frame if step.tasks is None else frame.coalesce(step.tasks)
+    if strategy is Strategy.RANDOM:
+        return frame.repartition(tasks)
+    if strategy is Strategy.BY_KEY and step.exchange is not None:
+        return frame.repartition(tasks, *map(_quoted, step.exchange.keys))
+    copies = F.explode(F.sequence(F.lit(0), F.lit(tasks - 1)))
+    return frame.drop(TASK).withColumn(TASK, copies).repartitionById(tasks, F.col(TASK))
+
+
+def _windowed(frame: DataFrame, step: WindowAggregate, time: EventTime | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if time is None:
+        raise InvariantBroken("a window without time", where=f"declared at {step.origin}", fix="report this")
+    keys: list[Column] = [F.col(_quoted(name)) for name in step.keys]
+    if isinstance(step.window, SessionWindow) and not keys:
+        keys = [F.lit(0).alias("__all")]  # Spark has no sessions without a key
+    aggregates = [F.expr(sql).alias(name) for name, sql in step.aggregates.items()]
+    grouped = frame.groupBy(*keys, _window(step.window, time.column).alias("__window")).agg(*aggregates)
+    return grouped.select(
+        *map(_quoted, step.keys),
+        F.col("__window.start").alias("window_start"),
+        F.col("__window.end").alias("window_end"),
+        *map(_quoted, step.aggregates),
+    )
+
+
+def _window(window: Window, column: str) -> Column:
+    from pyspark.sql import functions as F
+
+    if isinstance(window, SessionWindow):
+        return F.session_window(F.col(_quoted(column)), as_spark_text(window.gap))
+    every = as_spark_text(window.every) if isinstance(window, SlidingWindow) else None
+    return F.window(_quoted(column), as_spark_text(window.size), every)
+
+
+def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: Node) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    flows = [planned.logical.node(name).flow for name in node.inputs]
+    left_time, right_time = flows[0].time, flows[1].time
+    if left_time is None or right_time is None or step.within is None:
+        raise InvariantBroken("a join without time", where=node.where, fix="report this")
+    # Every column of the right side gets a name of its own, so that nothing is ambiguous.
+    renamed = right.select(*(F.col(_quoted(name)).alias(f"__right_{name}") for name in right.columns))
+    bound = f"INTERVAL '{as_spark_text(step.within).split()[0]}' MICROSECOND"
+    here, there = _quoted(left_time.column), _quoted(f"__right_{right_time.column}")
+    conditions = [F.col(_quoted(name)) == F.col(_quoted(f"__right_{name}")) for name in step.on]
+    conditions.append(F.expr(f"{there} >= {here} - {bound} AND {there} <= {here} + {bound}"))
+    joined = left.join(renamed, reduce(lambda one, two: one & two, conditions), step.how)
+    on = {name.lower() for name in step.on}
+
+    def key(name: str) -> Column:
+        one, two = F.col(_quoted(name)), F.col(_quoted(f"__right_{name}"))
+        if step.how in ("inner", "left"):
+            return one.alias(name)
+        return two.alias(name) if step.how == "right" else F.coalesce(one, two).alias(name)
+
+    def in_sight(frame: DataFrame, hidden: tuple[str, ...]) -> list[str]:
+        return [name for name in frame.columns if name.lower() not in on and name not in hidden and name != TASK]
+
+    return joined.select(
+        *(key(name) for name in step.on),
+        *(F.col(_quoted(name)) for name in in_sight(left, flows[0].hidden)),
+        *(F.col(_quoted(f"__right_{name}")).alias(name) for name in in_sight(right, flows[1].hidden)),
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,181 @@
+"""The Spark session, with every setting that Lockgate relies on set explicitly.
+
+A default that changes between releases, or a cluster's own defaults, must not change what a job means. Spark's noise
+goes to a log file: the screen belongs to the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockgate.errors import BadMachine, Refused
+from lockgate.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+TASK_ATTEMPTS = 4
+
+# What a job means hangs on these; they hold for the query's own session.
+QUERY_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    # Partitions carry meaning here (state, order, one writer for each output partition).
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.sortBeforeRepartition": "true",
+    # A value is judged as a whole: a parser that reads only the columns in use would miss what does not parse.
+    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
+    "spark.sql.optimizer.enableCsvExpressionOptimization": "false",
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    # State lives on disk, and its changes are written with every epoch.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "true",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    # Windows that the last rows closed are emitted without waiting for more rows.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
+
+# These are fixed when the driver starts.
+_PROCESS_SETTINGS = {
+    "spark.speculation": "false",  # two attempts of one task would both write
+    "spark.task.maxFailures": str(TASK_ATTEMPTS),
+    "spark.python.worker.reuse": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.stopTimeout": "60s",
+    "spark.log.structuredLogging.enabled": "false",
+}
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What a session must be like for a job."""
+
+    app: str
+    master: str | None
+    jars: Sequence[Path]
+    log_file: Path
+    are_tasks_retried: bool = True
+
+
+def open_session(wanted: SessionPlan) -> SparkSession:
+    """A session of its own for a job; a driver that this process has already is used again."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        context = _start_driver(wanted)
+    else:
+        _refuse_unfit(context, wanted)
+    session = SparkSession(context).newSession()
+    for name, value in QUERY_SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def with_attempts(master: str, attempts: int) -> str:
+    """A local master that tries a task so often; `local[2]` alone never tries again.
+
+    >>> with_attempts("local[2]", 4), with_attempts("local", 4), with_attempts("spark://host:7077", 4)
+    ('local[2,4]', 'local[1,4]', 'spark://host:7077')
+    """
+    found = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
+    return master if found is None else f"local[{found.group(1) or '1'},{attempts}]"
+
+
+def _start_driver(wanted: SessionPlan) -> SparkContext:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    find_java()  # refused here with the cure, before Spark's own scripts stumble
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Workers find the modules that the driver finds, those beside a job file among them.
+    os.environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
+    attempts = TASK_ATTEMPTS if wanted.are_tasks_retried else 1
+    master = with_attempts(wanted.master or "local[*]", attempts)
+    conf = SparkConf().setAppName(wanted.app).setMaster(master)
+    for name, value in {**_PROCESS_SETTINGS, "spark.task.maxFailures": str(attempts)}.items():
+        conf.set(name, value)
+    if master.startswith("local"):
+        conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    if wanted.jars:
+        conf.set("spark.jars", ",".join(str(jar) for jar in wanted.jars))
+    wanted.log_file.parent.mkdir(parents=True, exist_ok=True)
+    conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}")
+    with wanted.log_file.open("ab") as log:
+        try:
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf=conf, popen_kwargs={"stdout": log, "stderr": log, "stdin": -1}
+            )
+            return SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            raise BadMachine(
+                f"Spark does not start: {str(error).splitlines()[0]}",
+                where=f"master {master}",
+                fix=f"see {wanted.log_file}; for a cluster check its address, for this machine `lockgate doctor`",
+            ) from error
+
+
+def _log_settings(log_file: Path) -> Path:
+    """Spark's log4j settings: everything into the file."""
+    settings = log_file.with_suffix(".log4j2.properties")
+    settings.write_text(
+        "\n".join(
+            [
+                "rootLogger.level = warn",
+                "rootLogger.appenderRef.file.ref = file",
+                "appender.file.type = File",
+                "appender.file.name = file",
+                f"appender.file.fileName = {log_file}",
+                # One line for every new key would drown the rest.
+                "logger.state.name = org.apache.spark.sql.execution.python.streaming",
+                "logger.state.level = error",
+                "appender.file.layout.type = PatternLayout",
+                "appender.file.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex",
+                "",
+            ]
+        )
+    )
+    return settings.resolve()
+
+
+def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
+    """A driver that runs already keeps its settings, so those that break a promise are refused."""
+    where = f"Spark driver of this process, master {context.master}"
+    conf = context.getConf()
+    if conf.get("spark.speculation", "false") == "true":
+        raise Refused(
+            "speculation is on: two attempts of one task could both write",
+            where=where,
+            fix="set spark.speculation=false before the session is made",
+        )
+    if wanted.master is not None and with_attempts(wanted.master, 1) != with_attempts(str(context.master), 1):
+        raise Refused(
+            f"master {wanted.master} is asked for, but this process has a driver with another one",
+            where=where,
+            fix="stop that session first, or leave master= away",
+        )
+    loaded = conf.get("spark.jars", "") or ""
+    missing = [jar.name for jar in wanted.jars if jar.name not in loaded]
+    if missing:
+        raise Refused(
+            f"the Spark session of this process was started without the jars of Kafka ({missing[0]}, ...)",
+            where=where,
+            fix="stop that session first, so that a fitting one is started: SparkSession.getActiveSession().stop()",
+        )
