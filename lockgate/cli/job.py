@@ -1,0 +1,163 @@
+"""The commands about a job: plan and run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from lockgate.errors import Refused
+
+if TYPE_CHECKING:
+    from lockgate.runtime.progress import Progress
+
+_LINE_EVERY_SECONDS = 5.0
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands of this group."""
+    plan = subparsers.add_parser(
+        "plan",
+        help="show a job's graphs and the guarantee it reaches",
+        description="Show the logical graph, the physical graph and the guarantee of a job, with the reasons. Needs "
+        "neither Spark nor a broker. Exit status 2 where the job declares more than it reaches.",
+    )
+    _offer_job(plan)
+    plan.add_argument("--svg", metavar="PICTURE", help="also draw both graphs into this file")
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    plan.set_defaults(run=run_plan)
+
+    run = subparsers.add_parser(
+        "run",
+        help="run a job",
+        description="Run a job until Ctrl-C or SIGTERM, or, with --until-caught-up, until all that was there is done. "
+        "A run that was stopped or failed is continued by the next one from its checkpoint.",
+    )
+    _offer_job(run)
+    run.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; any Hadoop file system")
+    run.add_argument("--master", metavar="URL", help="the Spark cluster; default: all cores of this machine")
+    run.add_argument(
+        "--from",
+        dest="start",
+        default="earliest",
+        metavar="WHERE",
+        help="earliest (the default), latest, or a time with its zone; counts only without a checkpoint",
+    )
+    run.add_argument("--until-caught-up", action="store_true", help="end when all that was there is processed")
+    run.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows an epoch takes from a source")
+    run.add_argument("--json", action="store_true", help="tell the progress as lines of JSON")
+    run.set_defaults(run=run_job)
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Plan a job and show what came out."""
+    from lockgate.cli.jobfile import load_job
+    from lockgate.planner.explain import explain_json, explain_plan, explain_svg
+    from lockgate.planner.plan import plan
+
+    planned = plan(load_job(arguments.file, arguments.parameters))
+    if arguments.json:
+        print(json.dumps(explain_json(planned), indent=2))
+    else:
+        print(explain_plan(planned, width=max(60, shutil.get_terminal_size(fallback=(100, 24)).columns)))
+    if arguments.svg:
+        _write(arguments.svg, explain_svg(planned))
+    refusal = planned.refusal()
+    if refusal is not None:
+        raise refusal
+    return 0
+
+
+def run_job(arguments: argparse.Namespace) -> int:
+    """Run a job under the eyes of its author."""
+    from lockgate.cli.jobfile import load_job
+    from lockgate.runtime.run import ROWS_PER_EPOCH, default_checkpoint, run
+
+    job = load_job(arguments.file, arguments.parameters)
+    live = LiveLine(as_json=arguments.json)
+    live.say(f"job {job.name}: starting Spark")
+    started = run(
+        job,
+        checkpoint=arguments.checkpoint,
+        master=arguments.master,
+        start=arguments.start,
+        rows_per_epoch=ROWS_PER_EPOCH if arguments.rows_per_epoch is None else arguments.rows_per_epoch,
+        wait=False,
+        until_caught_up=arguments.until_caught_up,
+    )
+    live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
+    live.say(f"checkpoint {arguments.checkpoint or default_checkpoint(job)}, log {started.log_file}")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        live.say("stopping")
+        started.ask_to_stop()
+        signal.signal(number, signal.SIG_DFL)  # the second time it ends at once
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    started.wait(on_progress=live.show)
+    live.finish()
+    return 0
+
+
+class LiveLine:
+    """One line that is rewritten on a terminal, and a line every few seconds elsewhere."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._is_terminal = sys.stdout.isatty() and not as_json
+        self._began = self._told = time.monotonic()
+        self._last: Progress | None = None
+        self._is_told = True
+
+    def say(self, text: str) -> None:
+        """A line of its own, for people; they read it on the other channel where programs read this one."""
+        print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
+
+    def show(self, progress: Progress) -> None:
+        """Show the newest progress."""
+        self._last, self._is_told = progress, False
+        if self._as_json:
+            print(json.dumps(asdict(progress)), flush=True)
+        elif self._is_terminal:
+            width = shutil.get_terminal_size().columns
+            print("\r" + progress.line()[: width - 1].ljust(width - 1), end="", flush=True)
+        elif time.monotonic() - self._told >= _LINE_EVERY_SECONDS:
+            print(progress.line(), flush=True)
+            self._told, self._is_told = time.monotonic(), True
+
+    def finish(self) -> None:
+        """The last word of a run that ended well."""
+        if self._is_terminal:
+            print()
+        elif self._last is not None and not self._is_told and not self._as_json:
+            print(self._last.line())
+        events = self._last.events_total if self._last else 0
+        self.say(f"done: {events:,} events in {time.monotonic() - self._began:.1f} s")
+
+
+def _offer_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a Python file that defines job(**parameters) -> Job")
+    parser.add_argument(
+        "-p",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of job(), converted as it is annotated; may be given several times",
+    )
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}", where=path, fix="name a file that can") from None
+    print(f"drawn into {path}", file=sys.stderr)

@@ -1,0 +1,124 @@
+"""A job file: found, loaded, and asked for its job with the parameters of the command line.
+
+A job file defines `job(**parameters) -> Job`. Its functions travel to the workers by value, so the file need not be
+installed anywhere; modules beside it are found as they would be by `python FILE`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import typing
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lockgate.dataflow.duration import as_duration
+from lockgate.dataflow.job import Job
+from lockgate.errors import LockgateError, Refused
+
+
+def load_job(path: str, parameters: Sequence[str]) -> Job:
+    """The job of a file, with `name=value` texts for its parameters."""
+    module = _load(Path(path))
+    make = getattr(module, "job", None)
+    if not callable(make):
+        raise Refused(f"{path} defines no job", where=path, fix="define a function: def job(servers: str = ...) -> Job")
+    made = make(**_arguments(make, parameters, path))
+    if not isinstance(made, Job):
+        raise Refused(
+            f"job() of {path} returned {type(made).__name__}, not a Job",
+            where=path,
+            fix="return Job(name, outputs..., guarantee=...)",
+        )
+    return made
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise Refused(f"there is no job file {str(path)!r}", where=str(path.resolve()), fix="check the path")
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise Refused(f"{path} is not a Python file", where=str(path), fix="name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except LockgateError:
+        raise
+    except Exception as error:
+        line = _line_in(path, error)
+        raise Refused(
+            f"{path.name} cannot be loaded: {type(error).__name__}: {error}",
+            where=f"{path.name}:{line}" if line else str(path),
+            fix="mend the file; `python` shows the whole traceback",
+        ) from error
+    _send_by_value(module)
+    return module
+
+
+def _send_by_value(module: ModuleType) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _line_in(path: Path, error: Exception) -> int | None:
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == path.resolve():
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any]:
+    signature = inspect.signature(make)
+    kinds = typing.get_type_hints(make)
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    known = [name for name, one in signature.parameters.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    listed = f"{path} takes {', '.join(known) or 'no parameters'}"
+    arguments: dict[str, Any] = {}
+    for text in parameters:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Refused(f"-p {text!r} is not name=value", where="command line", fix=f"-p name=value; {listed}")
+        if name not in known and not takes_any:
+            raise Refused(f"job() has no parameter {name!r}", where=path, fix=listed)
+        arguments[name] = _convert(value, kinds.get(name, str), name, path)
+    for name in known:
+        if name not in arguments and signature.parameters[name].default is inspect.Parameter.empty:
+            raise Refused(f"parameter {name!r} of job() is not given", where=path, fix=f"-p {name}=...")
+    return arguments
+
+
+def _convert(text: str, kind: Any, name: str, path: str) -> Any:
+    choices = [one for one in typing.get_args(kind) if one is not type(None)] or [kind]
+    for choice in choices:
+        try:
+            return _as_kind(text, choice)
+        except (ValueError, KeyError, LockgateError):
+            continue
+    told = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
+    raise Refused(f"parameter {name}={text!r} is not of type {told}", where=path, fix=f"give a {told}")
+
+
+def _as_kind(text: str, kind: Any) -> Any:
+    if kind is bool:
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+    if kind is timedelta:
+        return as_duration(text, of="duration")
+    if kind is datetime:
+        return datetime.fromisoformat(text)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[text.upper()]
+    if kind in (int, float, Path):
+        return kind(text)
+    return text

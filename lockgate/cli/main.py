@@ -1,0 +1,77 @@
+"""Read the command line, run the command, turn its end into an exit status.
+
+    0    done, holds, clean stop
+    1    failed, broken, unknown
+    2    refused: bad input, or a machine that lacks something; nothing ran
+    130  Ctrl-C
+
+People get one clear paragraph, never a traceback: what nobody foresaw goes to a file whose path is printed (--debug
+shows it). Groups import what they need inside their commands, so that --help does not wait for Spark.
+"""
+
+import argparse
+import importlib.metadata
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+
+from lockgate.cli import job, services
+from lockgate.errors import LockgateError, Refused
+
+GROUPS = (job, services)
+"""Each has `register(subparsers)`, which adds its commands; each command sets `run`, a function of the arguments."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the console script `lockgate`."""
+    arguments = make_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except Refused as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
+    except LockgateError as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `lockgate ... | head`: the reader has seen enough
+        sys.stderr.close()
+        return 1
+    except Exception as surprise:  # noqa: BLE001 - the last door: nothing leaves as a raw traceback
+        return _report(surprise, show=arguments.debug)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="lockgate",
+        description="Stream processing on Apache Spark whose delivery guarantee is declared, derived, kept and proven.",
+        epilog="Exit status: 0 done, 1 failed, 2 refused (bad input, or the machine lacks something).",
+    )
+    parser.add_argument("--version", action="version", version=f"lockgate {importlib.metadata.version('lockgate')}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for group in GROUPS:
+        group.register(subparsers)
+    return parser
+
+
+def _report(surprise: Exception, show: bool) -> int:
+    summary = f"{type(surprise).__name__}: {surprise}".splitlines()[0]
+    print(f"Unexpected error, probably a bug in Lockgate: {summary}", file=sys.stderr)
+    if show:
+        traceback.print_exception(surprise)
+    else:
+        with tempfile.NamedTemporaryFile("w", prefix="lockgate-", suffix=".traceback", delete=False) as file:
+            traceback.print_exception(surprise, file=file)
+        print(f"  where: {file.name}", file=sys.stderr)
+        print("  fix:   report it with that file; lockgate --debug ... shows the same at once", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
