@@ -33,18 +33,23 @@ class RowFailure:
         """The failure as text that survives being wrapped."""
         return MARK + base64.b64encode(json.dumps(asdict(self)).encode()).decode()
 
+    @property
+    def place(self) -> str:
+        """Where the row came from, as exactly as is known."""
+        return self.part if self.at < 0 else f"{self.part}, offset {self.at}"
+
     def as_error(self) -> Failed:
         """The failure as the author sees it."""
         row = self.row if len(self.row) <= _EXCERPT else self.row[:_EXCERPT] + "…"
         if self.kind == "value":
             return UnparsableValue(
-                f"A value does not parse: {self.part}, offset {self.at}: {self.reason}: {row}",
+                f"A value does not parse: {self.place}: {self.reason}: {row}",
                 where=self.where,
                 fix="correct the schema or the format of the source, or have the producer mend the record;"
                 " nothing is lost, the job goes on from here when it is run again",
             )
         return FunctionFailed(
-            f"A function failed on the row from {self.part}, offset {self.at}: {self.reason}: {row}",
+            f"A function failed on the row from {self.place}: {self.reason}: {row}",
             where=self.where,
             fix="mend the function and run the job again: it goes on from here, nothing is lost",
         )

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lockgate.services.stack import Stack
+from lockgate.spark.jars import connector_jars
+from lockgate.spark.session import SessionPlan, open_session
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,15 @@ def kafka(stack: Stack) -> str:
     servers = stack.status().kafka.servers
     assert servers is not None
     return servers
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark driver of this test session's own, with Kafka's connector; jobs that are run in this process use it."""
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    wanted = SessionPlan(app="tests", master="local[2]", jars=connector_jars(), log_file=log)
+    session = open_session(wanted)
+    try:
+        yield session
+    finally:
+        session.sparkContext.stop()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import traceback
+import types
 import typing
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -28,7 +30,13 @@ def load_job(path: str, parameters: Sequence[str]) -> Job:
     make = getattr(module, "job", None)
     if not callable(make):
         raise Refused(f"{path} defines no job", where=path, fix="define a function: def job(servers: str = ...) -> Job")
-    made = make(**_arguments(make, parameters, path))
+    arguments = _arguments(make, parameters, path)
+    try:
+        made = make(**arguments)
+    except LockgateError:
+        raise
+    except Exception as error:
+        raise _refusal(Path(path), error, "job() failed") from error
     if not isinstance(made, Job):
         raise Refused(
             f"job() of {path} returned {type(made).__name__}, not a Job",
@@ -41,23 +49,20 @@ def load_job(path: str, parameters: Sequence[str]) -> Job:
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
         raise Refused(f"there is no job file {str(path)!r}", where=str(path.resolve()), fix="check the path")
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    # A name of its own: a job file may be called kafka.py, and nobody means it when they import kafka.
+    name = f"lockgate_job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise Refused(f"{path} is not a Python file", where=str(path), fix="name a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except LockgateError:
         raise
     except Exception as error:
-        line = _line_in(path, error)
-        raise Refused(
-            f"{path.name} cannot be loaded: {type(error).__name__}: {error}",
-            where=f"{path.name}:{line}" if line else str(path),
-            fix="mend the file; `python` shows the whole traceback",
-        ) from error
+        raise _refusal(path, error, f"{path.name} cannot be loaded") from error
     _send_by_value(module)
     return module
 
@@ -68,22 +73,27 @@ def _send_by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _line_in(path: Path, error: Exception) -> int | None:
-    if isinstance(error, SyntaxError):
-        return error.lineno
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path.resolve():
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+def _refusal(path: Path, error: Exception, what: str) -> Refused:
+    where = str(path)
+    if isinstance(error, SyntaxError) and error.filename:  # maybe of a module that the file imports
+        told, where = f"{type(error).__name__}: {error.msg}", f"{Path(error.filename).name}:{error.lineno}"
+    else:
+        told = f"{type(error).__name__}: {error}"
+        for frame in traceback.extract_tb(error.__traceback__):
+            if Path(frame.filename) == path.resolve():
+                where = f"{path.name}:{frame.lineno}"
+    return Refused(f"{what}: {told}", where=where, fix="mend the file; `python` shows the whole traceback")
 
 
 def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any]:
     signature = inspect.signature(make)
-    kinds = typing.get_type_hints(make)
+    try:
+        kinds = typing.get_type_hints(make)
+    except Exception as error:  # a name that only a type checker sees, say
+        raise _refusal(Path(path), error, "the annotations of job() cannot be read") from error
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
-    known = [name for name, one in signature.parameters.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    collecting = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    known = [name for name, one in signature.parameters.items() if one.kind not in collecting]
     listed = f"{path} takes {', '.join(known) or 'no parameters'}"
     arguments: dict[str, Any] = {}
     for text in parameters:
@@ -100,11 +110,12 @@ def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any
 
 
 def _convert(text: str, kind: Any, name: str, path: str) -> Any:
-    choices = [one for one in typing.get_args(kind) if one is not type(None)] or [kind]
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    choices = [one for one in typing.get_args(kind) if one is not type(None)] if is_union else [kind]
     for choice in choices:
         try:
             return _as_kind(text, choice)
-        except (ValueError, KeyError, LockgateError):
+        except (ValueError, KeyError, StopIteration, LockgateError):
             continue
     told = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
     raise Refused(f"parameter {name}={text!r} is not of type {told}", where=path, fix=f"give a {told}")
@@ -114,11 +125,15 @@ def _as_kind(text: str, kind: Any) -> Any:
     if kind is bool:
         return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
     if kind is timedelta:
-        return as_duration(text, of="duration")
+        return as_duration(text, of="duration", is_zero_allowed=True)
     if kind is datetime:
         return datetime.fromisoformat(text)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind[text.upper()]
+        return next(member for name, member in kind.__members__.items() if name.lower() == text.lower())
     if kind in (int, float, Path):
         return kind(text)
-    return text
+    if typing.get_origin(kind) is typing.Literal:
+        return next(choice for choice in typing.get_args(kind) if str(choice) == text)
+    if kind in (str, Any, object):
+        return text
+    raise ValueError(f"no text is converted to {kind}")

@@ -66,4 +66,7 @@ def _parse(text: str) -> timedelta | None:
         if size is None:
             return None
         total_us += int(count) * size
-    return timedelta(microseconds=total_us)
+    try:
+        return timedelta(microseconds=total_us)
+    except OverflowError:  # more days than a timedelta holds
+        return None

@@ -54,6 +54,7 @@ class Reading:
     origin: Origin
     start: str  # "earliest", "latest" or an ISO-8601 time
     rows_per_epoch: int
+    is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
 
     @property
     def where(self) -> str:
@@ -115,6 +116,10 @@ class Sink(ABC):
     @abstractmethod
     def columns_needed(self) -> Sequence[str]:
         """The columns that a row must have for this sink."""
+
+    def expressions(self) -> Sequence[str]:
+        """The SQL that this sink evaluates on every row."""
+        return ()
 
     @abstractmethod
     def write(self, rows: DataFrame, epoch: int) -> None:

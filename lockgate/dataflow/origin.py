@@ -4,11 +4,13 @@ Errors about a job name the line that the author can change, never a line inside
 skipped, so the origin stays right however deep the builder calls are nested.
 """
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+# With its separator: the author's own folder may be called lockgate-jobs.
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ The planner needs names (to find a column that does not exist) and a few types (
 cannot know, after `.transform` say, is `None`: then Spark's analyser checks, still before anything runs.
 """
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,6 +13,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lockgate.errors import BadJob
+
+_FIELD = re.compile(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Schema:
         return ", ".join(f"{column.name} {column.type or '?'}" for column in self.columns)
 
 
+def quote(name: str) -> str:
+    """A column name as SQL takes it, whatever it contains."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 @lru_cache(maxsize=256)
 def parse_ddl(ddl: str, where: str) -> Schema:
     """The schema that a DDL string means.
@@ -50,7 +58,7 @@ def parse_ddl(ddl: str, where: str) -> Schema:
     ('ip', 'at')
     """
     try:
-        statement = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
+        statement = sqlglot.parse_one(f"CREATE TABLE t ({_quoted(ddl)})", read="spark")
     except SqlglotError as error:
         raise _refusal(ddl, where, _first_line(error)) from None
     table = statement.this
@@ -73,6 +81,18 @@ def parse_ddl(ddl: str, where: str) -> Schema:
             raise _refusal(ddl, where, f"column {column.name!r} is named twice")
         seen.add(column.name.lower())
     return Schema(columns=tuple(columns))
+
+
+def _quoted(ddl: str) -> str:
+    """The same DDL with every name in backquotes: Spark takes `check INT` and `ip: STRING`, where sqlglot would not."""
+    fields, depth, begin = [], 0, 0
+    for piece in re.finditer(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[<>(),]", ddl):
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(piece.group(), 0)
+        if piece.group() == "," and depth == 0:
+            fields.append(ddl[begin : piece.start()])
+            begin = piece.end()
+    matches = [(field, _FIELD.fullmatch(field)) for field in (*fields, ddl[begin:])]
+    return ", ".join(f"`{match[1].strip('`')}` {match[2]}" if match else field for field, match in matches)
 
 
 def _names_unknown_type(kind: exp.Expression) -> bool:

@@ -87,7 +87,8 @@ class Stream:
             what="a select holds column names and SQL text, at least one",
             fix='.select("ip", host="lower(host)")',
         )
-        twice = [name for name in expressions if name in names]
+        chosen = [name.lower() for name in (*names, *expressions)]
+        twice = sorted({name for name in chosen if chosen.count(name) > 1})
         _require(not twice, what=f"column {', '.join(twice)} is selected twice", fix="give one of them another name")
         return Stream(
             step=Select(inputs=(self.step,), origin=caller(), columns=names, expressions=_frozen(expressions))
@@ -157,12 +158,18 @@ class Stream:
         _require(
             isinstance(other, Stream), what=f"join takes a stream, not {other!r}", fix="a.join(b, on=..., within=...)"
         )
+        keys = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, tuple | list) else ()
+        _require(
+            bool(keys) and all(isinstance(key, str) for key in keys),
+            what=f"on= takes the names of columns that both sides have, at least one, not {on!r}",
+            fix='a.join(b, on="order_id", within="10 minutes")',
+        )
         return Stream(
             step=Join(
                 inputs=(self.step, other.step),
                 origin=caller(),
                 name=name,
-                on=(on,) if isinstance(on, str) else tuple(on),
+                on=keys,
                 within=None if within is None else as_duration(within, of="the bound of a join", is_zero_allowed=True),
                 how=how,
             )
@@ -181,6 +188,11 @@ class Stream:
         max_ahead: Duration | None = None,
     ) -> Stream:
         """Tell the time by a column, and wait `lateness` for stragglers."""
+        _require(
+            isinstance(column, str),
+            what=f"event_time takes the name of a column, not {column!r}",
+            fix='.event_time("at", lateness="10 seconds")',
+        )
         _require(isinstance(late, Late), what=f"late= takes a Late, not {late!r}", fix="late=Late.DROP")
         time = EventTime(
             column=column,
@@ -249,6 +261,11 @@ class Stream:
             isinstance(sink, Sink),
             what=f"output {name!r} has no sink to write to: {sink!r} is not one",
             fix="give it a KafkaSink, FileSink, ConsoleSink or MemorySink",
+        )
+        _require(
+            guarantee is None or isinstance(guarantee, Guarantee),
+            what=f"output {name!r} declares {guarantee!r}, which is no guarantee",
+            fix="guarantee=Guarantee.AT_LEAST_ONCE, or leave it away for the job's own",
         )
         return Output(step=Write(inputs=(self.step,), origin=caller(), name=name, sink=sink, guarantee=guarantee))
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
 
+def name_topic(servers: str, topic: str) -> frozenset[tuple[str, str]]:
+    """The topic at each of its servers, so that two lists of servers with one in common name the same topic."""
+    hosts = (server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
+    return frozenset((host, topic) for host in hosts)
+
+
 def existing_topics(servers: str, *, where: str) -> frozenset[str]:
     """The names of all topics at these servers."""
     with _admin(servers, where) as admin:

@@ -3,12 +3,13 @@
     part of a path                                          caps the path at
     a source that cannot be replayed                        at-most-once
     a function that is not deterministic, above state       at-least-once
-    the same above a sink that is idempotent by key         at-least-once
     state in real-time mode, unless it is a max or min      at-least-once
-    a transactional sink in real-time mode                  at-least-once
     a plain sink, below state                               exactly-once (state)
     a plain sink, without state                             at-least-once
-    a sink that is transactional, or idempotent by key      nothing: end-to-end exactly-once
+    a transactional sink in real-time mode                  as a plain one
+    a sink that is idempotent by key, below a function      as a plain one
+      that is not deterministic
+    any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
 A `transform` is opaque: it counts as state where state is a danger and as none where state is a merit.
@@ -23,7 +24,7 @@ from lockgate.dataflow.steps import FlatMap, Map, Part, Read, Rolling, Select, T
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import has_state
-from lockgate.planner.sql import is_idempotent_aggregate, read_expression
+from lockgate.planner.sql import find_nondeterministic, is_idempotent_aggregate
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,17 @@ class _Trail:
 
 def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
     """The guarantee of every path, one for each source and output (the weakest where there are several)."""
-    trails: dict[str, frozenset[_Trail]] = {}
+    # Without doubles and in the order of the graph, so that a plan reads the same every time.
+    trails: dict[str, tuple[_Trail, ...]] = {}
     paths: dict[tuple[str, str], PathGuarantee] = {}
     for node in graph.nodes:
         if isinstance(node.step, Read):
-            trails[node.name] = frozenset({_Trail(source=node)})
+            trails[node.name] = (_Trail(source=node),)
             continue
-        before = frozenset(trail for name in node.inputs for trail in trails[name])
-        trails[node.name] = frozenset(_extend(trail, node) for trail in before)
+        before = dict.fromkeys(trail for name in node.inputs for trail in trails[name])
+        trails[node.name] = tuple(dict.fromkeys(_extend(trail, node) for trail in before))
         if isinstance(node.step, Write):
-            for trail in sorted(trails[node.name], key=lambda one: one.source.name):
+            for trail in trails[node.name]:
                 path = _judge(graph, trail, node, node.step)
                 key = (path.source, path.output)
                 if key not in paths or path.reached < paths[key].reached:
@@ -114,6 +116,8 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     lifts: list[str] = []
     sink = write.sink.ability
     source = trail.source
+    # Where it is only the rows that may come out twice, state still counts every event once.
+    rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
         caps.append(
             Cap(
@@ -125,9 +129,12 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         )
     if trail.wild_above_state is not None:
-        caps.append(_wild_cap(trail.wild_above_state, "state that is rebuilt could differ from rows already out"))
+        danger = "state that is rebuilt could differ from rows already out"
+        caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
     elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
-        caps.append(_wild_cap(trail.wild, "a repeated row could have another key and not replace the first"))
+        caps.append(
+            _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
+        )
     if graph.job.mode is Mode.REAL_TIME:
         if trail.may_have_state and not trail.is_state_idempotent:
             caps.append(
@@ -144,10 +151,9 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice is no change"
             )
     if sink.delivery is Delivery.PLAIN:
-        has_exact_state = trail.state is not None
         caps.append(
             Cap(
-                guarantee=Guarantee.EXACTLY_ONCE if has_exact_state else Guarantee.AT_LEAST_ONCE,
+                guarantee=rows_twice,
                 part=f"sink {output.name!r}",
                 where=output.where,
                 reason=sink.reason,
@@ -155,11 +161,12 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         )
     elif sink.delivery is Delivery.IDEMPOTENT:
-        lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
+        if trail.wild is None:
+            lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
     elif graph.job.mode is Mode.REAL_TIME:
         caps.append(
             Cap(
-                guarantee=Guarantee.AT_LEAST_ONCE,
+                guarantee=rows_twice,
                 part="real-time mode",
                 where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
                 reason="rows leave before their epoch ends, so no transaction can hold them together",
@@ -177,9 +184,9 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     )
 
 
-def _wild_cap(node: Node, danger: str) -> Cap:
+def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
     return Cap(
-        guarantee=Guarantee.AT_LEAST_ONCE,
+        guarantee=guarantee,
         part=f"{node.kind} {node.name!r}",
         where=node.where,
         reason=f"it is not deterministic: on a replay it gives other results, and {danger}",
@@ -193,9 +200,7 @@ def _is_wild(node: Node) -> bool:
         return not step.is_deterministic
     if isinstance(step, Where) and callable(step.condition):
         return not step.is_deterministic
-    return any(
-        facts is not None and facts.nondeterministic is not None for facts in map(read_expression, _expressions(node))
-    )
+    return any(find_nondeterministic(sql) is not None for sql in _expressions(node))
 
 
 def _expressions(node: Node) -> Iterable[str]:
@@ -206,6 +211,8 @@ def _expressions(node: Node) -> Iterable[str]:
         return step.expressions.values()
     if isinstance(step, Rolling | WindowAggregate):
         return step.aggregates.values()
+    if isinstance(step, Write):
+        return step.sink.expressions()
     return []
 
 

@@ -155,6 +155,12 @@ def _walk(job: Job) -> list[Step]:
         on_path: set[Step] = {output.step}
         while open_steps:
             step, waiting = open_steps[-1]
+            if not step.inputs and not isinstance(step, Read):
+                raise BadJob(
+                    f"job {job.name!r} has a {KINDS[type(step)]} step without a source",
+                    where=f"step declared at {step.origin}",
+                    fix="begin with stream(name, source)",
+                )
             if not waiting:
                 open_steps.pop()
                 on_path.discard(step)
@@ -171,12 +177,6 @@ def _walk(job: Job) -> list[Step]:
                 )
             if before in done:
                 continue
-            if not before.inputs and not isinstance(before, Read):
-                raise BadJob(
-                    f"job {job.name!r} has a {KINDS[type(before)]} step without a source",
-                    where=f"step declared at {before.origin}",
-                    fix="begin with stream(name, source)",
-                )
             on_path.add(before)
             open_steps.append((before, list(before.inputs)))
     return ordered
@@ -198,13 +198,15 @@ def _name(job: Job, steps: Sequence[Step]) -> dict[Step, str]:
             )
         names[step] = step.name
     taken = set(owners)
+    numbers: dict[str, int] = {}
     for step in steps:
         if step in names:
             continue
         base = step.part if isinstance(step, Part) else KINDS[type(step)]
-        name, number = base, 2
+        name = base
         while name in taken:
-            name, number = f"{base}-{number}", number + 1
+            numbers[base] = numbers.get(base, 1) + 1
+            name = f"{base}-{numbers[base]}"
         taken.add(name)
         names[step] = name
     return names
@@ -254,8 +256,9 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
     flow = inputs[0]
     for name in step.columns:
         _require_column(name, flow, where)
-    for sql in step.expressions.values():
-        _require_columns(sql, flow, where)
+    for index, sql in enumerate(step.expressions.values()):
+        # Spark lets an expression use those before it.
+        _require_columns(sql, flow, where, beside=tuple(step.expressions)[:index])
     known = flow.columns.find if flow.columns else lambda name: None
     columns = Schema(
         columns=(
@@ -263,7 +266,7 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
             *(Column(name=name) for name in step.expressions),
         )
     )
-    kept = flow.time if flow.time and flow.time.column in step.columns else None
+    kept = flow.time if flow.time and flow.time.column.lower() in map(str.lower, step.columns) else None
     return Flow(columns=columns, hidden=_still_hidden(flow, columns), time=kept)
 
 
@@ -295,7 +298,7 @@ def _(step: Merge, inputs: list[Flow], where: str) -> Flow:
             )
     hidden = tuple(dict.fromkeys(name for flow in inputs for name in flow.hidden))
     columns = first.columns if all(flow.columns for flow in inputs) else None
-    times = {flow.time.column if flow.time else None for flow in inputs}
+    times = {flow.time.column.lower() if flow.time else None for flow in inputs}
     if len(times) > 1:
         raise BadJob(
             "streams are merged of which only some, or in different columns, tell the event time",
@@ -353,7 +356,7 @@ def _(step: Timed, inputs: list[Flow], where: str) -> Flow:
             where=where,
             fix=f'make it a TIMESTAMP: in the schema, or .select(..., {column.name}="to_timestamp({column.name})")',
         )
-    if inputs[0].time is not None and inputs[0].time.column != step.time.column:
+    if inputs[0].time is not None and inputs[0].time.column.lower() != step.time.column.lower():
         raise BadJob(
             f"event time is told by {inputs[0].time.column!r} already and cannot be told by {step.time.column!r} too",
             where=where,
@@ -436,11 +439,18 @@ def _(step: LateEvents, inputs: list[Flow], where: str) -> Flow:
 
 @_flow.register
 def _(step: Write, inputs: list[Flow], where: str) -> Flow:
+    flow = inputs[0]
     for name in step.sink.columns_needed():
-        _require_column(name, inputs[0], where)
-    if inputs[0].columns is not None and not inputs[0].columns.columns:
-        raise BadJob("an output has no columns", where=where, fix="select at least one column before the sink")
-    return inputs[0]
+        if flow.columns and not flow.columns.find(name) and name.lower() in flow.hidden:
+            raise BadJob(
+                f"column {name!r} is hidden: a sink gets it only where a select names it",
+                where=where,
+                fix=f".select({', '.join(map(repr, (*flow.columns.names, name.lower())))}) before the sink",
+            )
+        _require_column(name, flow, where)
+    for sql in step.sink.expressions():
+        _require_columns(sql, Flow(columns=flow.columns, hidden=(), time=None), where)
+    return flow
 
 
 def _still_hidden(flow: Flow, columns: Schema) -> tuple[str, ...]:
@@ -469,10 +479,12 @@ def _may_be_aggregate(sql: str) -> bool:
 # Columns that must exist
 
 
-def _require_columns(sql: str, flow: Flow, where: str) -> None:
+def _require_columns(sql: str, flow: Flow, where: str, beside: Sequence[str] = ()) -> None:
     facts = read_expression(sql)
+    others = {name.lower() for name in beside}
     for name in sorted(facts.columns) if facts else ():
-        _require_column(name, flow, where, sql=sql)
+        if name.lower() not in others:
+            _require_column(name, flow, where, sql=sql)
 
 
 def _require_column(name: str, flow: Flow, where: str, sql: str | None = None) -> None:

@@ -6,6 +6,7 @@ before anything runs; so a refusal from here is always right, and silence is not
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,14 +17,34 @@ from sqlglot.errors import SqlglotError
 # Spark fixes current_timestamp per epoch and logs it with the epoch, so it is replayed as it was; these are not.
 _NONDETERMINISTIC = frozenset(
     {"RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE", "SPARK_PARTITION_ID"}
-    | {"MONOTONICALLY_INCREASING_ID", "REFLECT", "JAVA_METHOD", "INPUT_FILE_NAME"}
+    | {"MONOTONICALLY_INCREASING_ID", "REFLECT", "TRY_REFLECT", "JAVA_METHOD"}
+    | {"INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"}
+    # The rows of an epoch are replayed in another order, and these depend on it.
+    | {"FIRST", "FIRST_VALUE", "LAST", "LAST_VALUE", "ANY_VALUE", "COLLECT_LIST", "ARRAY_AGG", "LISTAGG", "STRING_AGG"}
+    | {"GROUP_CONCAT", "MAX_BY", "MIN_BY", "ARG_MAX", "ARG_MIN", "MODE"}
 )
+_NONDETERMINISTIC_CALL = re.compile(rf"\b({'|'.join(sorted(_NONDETERMINISTIC))})\s*\(", re.IGNORECASE)
 
 # Adding the same event a second time leaves these as they were.
 _IDEMPOTENT = frozenset(
-    {"MAX", "MIN", "BIT_AND", "BIT_OR", "BITWISE_AND_AGG", "BITWISE_OR_AGG", "BOOL_AND", "BOOL_OR", "EVERY", "SOME"}
+    {
+        "MAX",
+        "MIN",
+        "BIT_AND",
+        "BIT_OR",
+        "BITWISE_AND_AGG",
+        "BITWISE_OR_AGG",
+        "BOOL_AND",
+        "BOOL_OR",
+        "EVERY",
+        "SOME",
+        "ANY",
+    }
     | {"LOGICAL_AND", "LOGICAL_OR", "APPROX_COUNT_DISTINCT", "APPROX_DISTINCT", "COLLECT_SET", "ARRAY_UNIQUE_AGG"}
 )
+
+# Spark reads these as functions where no column has the name.
+_WITHOUT_BRACKETS = frozenset({"user", "session_user", "current_user", "current_time"})
 
 
 @dataclass(frozen=True)
@@ -34,11 +55,6 @@ class Facts:
     functions: frozenset[str]
     is_aggregate: bool
 
-    @property
-    def nondeterministic(self) -> str | None:
-        """The function that gives another result on a replay, if there is one."""
-        return next(iter(sorted(self.functions & _NONDETERMINISTIC)), None)
-
 
 @lru_cache(maxsize=2048)
 def read_expression(sql: str) -> Facts | None:
@@ -48,13 +64,25 @@ def read_expression(sql: str) -> Facts | None:
         return None
     bound = {parameter.name.lower() for node in tree.find_all(exp.Lambda) for parameter in node.expressions}
     # `a.b` is field b of column a: what must exist is the first part.
-    columns = {node.parts[0].name for node in tree.find_all(exp.Column) if not isinstance(node.this, exp.Star)}
-    functions = {_function_name(node) for node in tree.find_all(exp.Func)}
+    columns = {node.parts[0].name for node in tree.find_all(exp.Column) if not _is_no_column(node)}
     return Facts(
-        columns=frozenset(name for name in columns if name.lower() not in bound),
-        functions=frozenset(functions),
-        is_aggregate=any(isinstance(node, exp.AggFunc) for node in tree.walk()),
+        columns=frozenset(name for name in columns if name.lower() not in bound | _WITHOUT_BRACKETS),
+        functions=frozenset(_function_name(node) for node in tree.find_all(exp.Func, exp.Any)),
+        is_aggregate=any(_is_aggregate(node) for node in tree.walk()),
     )
+
+
+@lru_cache(maxsize=2048)
+def find_nondeterministic(sql: str) -> str | None:
+    """The function that gives another result on a replay, if the expression calls one.
+
+    A guarantee hangs on it, so an expression that cannot be read is searched as text.
+    """
+    facts = read_expression(sql)
+    if facts is None:
+        found = _NONDETERMINISTIC_CALL.search(sql)
+        return found.group(1).upper() if found else None
+    return next(iter(sorted(facts.functions & _NONDETERMINISTIC)), None)
 
 
 @lru_cache(maxsize=2048)
@@ -65,9 +93,10 @@ def is_idempotent_aggregate(sql: str) -> bool:
     (True, False)
     """
     tree = _parse(sql)
-    if tree is None or tree.find(exp.Anonymous):  # a function of the author's own could be anything
+    # A function that sqlglot does not know could be anything.
+    if tree is None or not all(_is_aggregate(node) for node in tree.find_all(exp.Anonymous)):
         return False
-    aggregates = [_function_name(node) for node in tree.find_all(exp.AggFunc)]
+    aggregates = [_function_name(node) for node in tree.walk() if _is_aggregate(node)]
     return bool(aggregates) and set(aggregates) <= _IDEMPOTENT
 
 
@@ -79,7 +108,7 @@ class Fold:
     argument: str | None  # None for count(*)
 
 
-_FOLDS: dict[type[exp.Expression], str] = {
+_FOLDS: dict[type[exp.Expr], str] = {
     exp.Sum: "sum",
     exp.Min: "min",
     exp.Max: "max",
@@ -104,16 +133,34 @@ def read_fold(sql: str) -> Fold | None:
     return Fold(function=name, argument=sql[sql.index("(") + 1 : sql.rindex(")")].strip())
 
 
-def _parse(sql: str) -> exp.Expression | None:
+def _parse(sql: str) -> exp.Expr | None:
     try:
         return sqlglot.parse_one(sql, read="spark")
     except SqlglotError:
         return None
 
 
-def _function_name(node: exp.Func) -> str:
-    return (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).upper()
+def _function_name(node: exp.Expr) -> str:
+    if isinstance(node, exp.Any):
+        return "ANY"
+    return (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).upper()  # type: ignore[attr-defined]
 
 
-def _is_count_star(node: exp.Expression) -> bool:
+def _is_aggregate(node: exp.Expr) -> bool:
+    # `any(x)` is an aggregate, `like any (...)` is none.
+    is_quantifier = isinstance(node.parent, exp.Binary) and node.arg_key == "expression"
+    if isinstance(node, exp.Any | exp.Anonymous):
+        return _function_name(node) in _IDEMPOTENT and not is_quantifier
+    return isinstance(node, exp.AggFunc)
+
+
+def _is_no_column(node: exp.Column) -> bool:
+    if isinstance(node.this, exp.Star):
+        return True
+    # timediff(HOUR, a, b): the first word is a unit, which sqlglot knows of the other such functions only.
+    call = node.parent
+    return isinstance(call, exp.Anonymous) and call.name.upper() == "TIMEDIFF" and call.expressions[0] is node
+
+
+def _is_count_star(node: exp.Expr) -> bool:
     return isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)

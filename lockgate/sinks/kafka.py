@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.dataflow.origin import caller
+from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.wire import create_topics, name_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -83,10 +84,13 @@ class KafkaSink(Sink):
 
     @property
     def topics(self) -> frozenset[tuple[str, str]]:
-        return frozenset() if self.topic is None else frozenset({(self.servers, self.topic)})
+        return frozenset() if self.topic is None else name_topic(self.servers, self.topic)
 
     def columns_needed(self) -> Sequence[str]:
         return (*self.key, *(name for name in (self.route, self.partition) if name is not None))
+
+    def expressions(self) -> Sequence[str]:
+        return () if self.deleted is None else (self.deleted,)
 
     def summary(self) -> tuple[str, ...]:
         return ("KafkaSink", f"topic {self.topic}" if self.topic else f"topic by {self.route}")
@@ -114,12 +118,12 @@ class KafkaSink(Sink):
         from pyspark.sql import functions as F
 
         columns = [
-            (F.col(self.route) if self.route is not None else F.lit(self.topic)).alias("topic"),
+            (F.col(quote(self.route)) if self.route is not None else F.lit(self.topic)).alias("topic"),
             self._key(rows, where).alias("key"),
             self._value(rows, where).alias("value"),
         ]
         if self.partition is not None:
-            columns.append(F.col(self.partition).cast("int").alias("partition"))
+            columns.append(F.col(quote(self.partition)).cast("int").alias("partition"))
         return rows.select(*columns)
 
     def _key(self, rows: DataFrame, where: str) -> Column:
@@ -129,10 +133,10 @@ class KafkaSink(Sink):
             return F.lit(None).cast("binary")
         if len(self.key) > 1:
             # A single-element array shows each value as JSON; its brackets are cut away.
-            elements = [F.to_json(F.array(F.col(name)), _json_options()) for name in self.key]
+            elements = [F.to_json(F.array(F.col(quote(name))), _json_options()) for name in self.key]
             texts = [F.regexp_extract(element, r"(?s)^\[(.*)\]$", 1) for element in elements]
             return F.concat(F.lit("["), F.concat_ws(",", *texts), F.lit("]")).cast("binary")
-        column, kind = F.col(self.key[0]), rows.schema[self.key[0]].dataType.simpleString()
+        column, kind = F.col(quote(self.key[0])), rows.schema[self.key[0]].dataType.simpleString()
         if kind in ("string", "binary"):
             return column.cast("binary")
         digits = {"int": 8, "bigint": 16}.get(kind)
@@ -149,9 +153,9 @@ class KafkaSink(Sink):
         from pyspark.sql import functions as F
 
         if self.format == "json":
-            value = F.to_json(F.struct(*map(_quoted, rows.columns)), _json_options()).cast("binary")
+            value = F.to_json(F.struct(*map(quote, rows.columns)), _json_options()).cast("binary")
         elif self.format == "csv":
-            value = F.to_csv(F.struct(*map(_quoted, rows.columns)), {"timestampFormat": TIMESTAMP_FORMAT}).cast(
+            value = F.to_csv(F.struct(*map(quote, rows.columns)), {"timestampFormat": TIMESTAMP_FORMAT}).cast(
                 "binary"
             )
         else:
@@ -163,13 +167,9 @@ class KafkaSink(Sink):
                     where=where,
                     fix="select the one column to be written, and the key",
                 )
-            value = F.col(rest[0]).cast("binary")
+            value = F.col(quote(rest[0])).cast("binary")
         return value if self.deleted is None else F.when(~F.coalesce(F.expr(self.deleted), F.lit(False)), value)
 
 
 def _json_options() -> dict[str, str]:
     return {"ignoreNullFields": "false", "timestampFormat": TIMESTAMP_FORMAT}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

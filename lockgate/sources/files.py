@@ -15,7 +15,7 @@ from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
 from lockgate.sources.parsing import CORRUPT, parse_values, stop_where
-from lockgate.sources.position import position
+from lockgate.sources.position import UNKNOWN, number_rows, position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,10 +82,8 @@ class FileSource(Source):
         columns = parse_ddl(self.value, reading.where)
         limit = reading.rows_per_epoch * _BYTES_PER_ROW
         reader = spark.readStream.option("maxBytesPerTrigger", limit).option("recursiveFileLookup", "true")
-        # Rows of one split are numbered as they are read, which is their order in the file.
-        number = F.monotonically_increasing_id()
         if self.format == "parquet":
-            rows, number = reader.schema(self.value).parquet(self.path), F.col("_metadata.row_index")
+            rows = reader.schema(self.value).parquet(self.path)
         elif self.format == "csv":
             rows = (
                 reader.schema(f"{self.value}, {CORRUPT} STRING")
@@ -96,14 +94,20 @@ class FileSource(Source):
             )
         else:
             rows = reader.text(self.path).withColumnRenamed("value", "__raw")
-        part = F.concat_ws("#", F.col("_metadata.file_path"), F.lpad(F.col("_metadata.file_block_start"), 15, "0"))
-        frame = rows.select(
+        block = F.lpad(F.col("_metadata.file_block_start").cast("string"), 15, "0")
+        placed = rows.select(
             "*",
             F.col("_metadata.file_path").alias("_file"),
             F.concat(F.lit("file "), F.col("_metadata.file_path")).alias("__part"),
-            number.alias("__at"),
-            position(source=reading.name, part=part, at=number),
+            F.concat_ws("#", F.col("_metadata.file_path"), block).alias("__split"),
         )
+        if reading.is_order_needed:
+            placed = number_rows(placed, part="__split")
+        else:
+            placed = placed.withColumn("__at", F.lit(UNKNOWN).cast("bigint"))
+        frame = placed.withColumn(
+            POSITION, position(source=reading.name, part=F.col("__split"), at=F.col("__at"))
+        ).drop("__split")
         if self.format in ("json", "text"):
             frame = parse_values(
                 frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where

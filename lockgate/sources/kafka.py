@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.kafka.wire import existing_topics
+from lockgate.kafka.wire import existing_topics, name_topic
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
 
@@ -49,7 +49,7 @@ class KafkaSource(Source):
 
     @property
     def topics(self) -> frozenset[tuple[str, str]]:
-        return frozenset({(self.servers, self.topic)})
+        return name_topic(self.servers, self.topic)
 
     def columns(self, where: str) -> Schema:
         value = parse_ddl(self.value, where)

@@ -6,12 +6,19 @@ but not in the same order; and it names the row in errors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import POSITION, POSITION_DDL
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+_TASKS_MAX = 1 << 20
+
+UNKNOWN = -1
+"""The place of a row whose order nobody asked for."""
 
 
 def position(*, source: str, part: Column, at: Column) -> Column:
@@ -28,3 +35,29 @@ def position(*, source: str, part: Column, at: Column) -> Column:
         .cast(POSITION_DDL)
         .alias(POSITION)
     )
+
+
+def number_rows(frame: DataFrame, *, part: str) -> DataFrame:
+    """The frame with the column `__at`: the place of each row in its part, in the order in which it was read.
+
+    Spark has nothing native that numbers the rows of a stream, so they pass through Python; sources ask for it only
+    where a step depends on order.
+    """
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        seen: dict[str, int] = {}
+        for batch in batches:
+            places = []
+            for name in batch.column(part).to_pylist():
+                seen[name] = seen.get(name, 0) + 1
+                # A part that is dealt out to tasks in turn (a socket) has its order by row first, by task second.
+                places.append(seen[name] * _TASKS_MAX + task)
+            yield batch.append_column("__at", pa.array(places, type=pa.int64()))
+
+    return frame.mapInArrow(number, StructType([*frame.schema.fields, StructField("__at", LongType())]))

@@ -14,7 +14,7 @@ from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob, Refused
 from lockgate.sources.parsing import check_format, parse_values
-from lockgate.sources.position import position
+from lockgate.sources.position import UNKNOWN, number_rows, position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,17 +73,13 @@ class SocketSource(Source):
 
         columns = parse_ddl(self.value, reading.where)
         lines = spark.readStream.format("socket").option("host", self.host).option("port", self.port).load()
-        # Spark deals lines out to its partitions in turn, so the row number comes first and the partition second.
-        dealt = F.monotonically_increasing_id()
-        row, partition = dealt.bitwiseAND((1 << 33) - 1), F.shiftright(dealt, 33)
-        at = row * (1 << 20) + partition
         place = f"socket {self.host}:{self.port}"
-        frame = lines.select(
-            F.col("value").alias("__raw"),
-            F.lit(place).alias("__part"),
-            at.alias("__at"),
-            position(source=reading.name, part=F.lit(place), at=at),
-        )
+        frame = lines.select(F.col("value").alias("__raw"), F.lit(place).alias("__part"))
+        if reading.is_order_needed:
+            frame = number_rows(frame, part="__part")
+        else:
+            frame = frame.withColumn("__at", F.lit(UNKNOWN).cast("bigint"))
+        frame = frame.withColumn(POSITION, position(source=reading.name, part=F.col("__part"), at=F.col("__at")))
         frame = parse_values(
             frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where
         )

@@ -15,6 +15,7 @@ from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.endpoints import Reading, Sink
 from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.exchange import Strategy
+from lockgate.dataflow.schema import quote
 from lockgate.dataflow.steps import (
     Exchanged,
     FlatMap,
@@ -133,7 +134,13 @@ def _compile_step(
 
     step = node.step
     if isinstance(step, Read):
-        reading = Reading(name=node.name, origin=step.origin, start=start, rows_per_epoch=rows_per_epoch)
+        reading = Reading(
+            name=node.name,
+            origin=step.origin,
+            start=start,
+            rows_per_epoch=rows_per_epoch,
+            is_order_needed=any(isinstance(other.step, Rolling) for other in planned.logical.nodes),
+        )
         return step.source.read(spark, reading)
     frame = inputs[0]
     before = planned.logical.node(node.inputs[0]).flow
@@ -145,7 +152,7 @@ def _compile_step(
     if isinstance(step, Part):
         return frame.where(step.condition)
     if isinstance(step, Select):
-        chosen = [F.col(_quoted(name)) for name in step.columns]
+        chosen = [F.col(quote(name)) for name in step.columns]
         chosen += [F.expr(sql).alias(name) for name, sql in step.expressions.items()]
         names = {name.lower() for name in (*step.columns, *step.expressions)}
         return frame.select(*chosen, *(name for name in hidden if name.lower() not in names))
@@ -169,7 +176,7 @@ def _compile_step(
         return _windowed(frame, step, before.time)
     if isinstance(step, Write):
         shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
-        return frame.select(*map(_quoted, shown))
+        return frame.select(*map(quote, shown))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
 
 
@@ -196,7 +203,7 @@ def _exchanged(frame: DataFrame, step: Exchanged, state_partitions: int) -> Data
     if strategy is Strategy.RANDOM:
         return frame.repartition(tasks)
     if strategy is Strategy.BY_KEY and step.exchange is not None:
-        return frame.repartition(tasks, *map(_quoted, step.exchange.keys))
+        return frame.repartition(tasks, *map(quote, step.exchange.keys))
     copies = F.explode(F.sequence(F.lit(0), F.lit(tasks - 1)))
     return frame.drop(TASK).withColumn(TASK, copies).repartitionById(tasks, F.col(TASK))
 
@@ -206,16 +213,17 @@ def _windowed(frame: DataFrame, step: WindowAggregate, time: EventTime | None) -
 
     if time is None:
         raise InvariantBroken("a window without time", where=f"declared at {step.origin}", fix="report this")
-    keys: list[Column] = [F.col(_quoted(name)) for name in step.keys]
+    keys: list[Column] = [F.col(quote(name)) for name in step.keys]
     if isinstance(step.window, SessionWindow) and not keys:
-        keys = [F.lit(0).alias("__all")]  # Spark has no sessions without a key
+        # Spark has no sessions without a key, and sees through a literal; it cannot see through this one.
+        frame, keys = frame.withColumn("__all", F.spark_partition_id() * 0), [F.col("__all")]
     aggregates = [F.expr(sql).alias(name) for name, sql in step.aggregates.items()]
     grouped = frame.groupBy(*keys, _window(step.window, time.column).alias("__window")).agg(*aggregates)
     return grouped.select(
-        *map(_quoted, step.keys),
+        *map(quote, step.keys),
         F.col("__window.start").alias("window_start"),
         F.col("__window.end").alias("window_end"),
-        *map(_quoted, step.aggregates),
+        *map(quote, step.aggregates),
     )
 
 
@@ -223,9 +231,9 @@ def _window(window: Window, column: str) -> Column:
     from pyspark.sql import functions as F
 
     if isinstance(window, SessionWindow):
-        return F.session_window(F.col(_quoted(column)), as_spark_text(window.gap))
+        return F.session_window(F.col(quote(column)), as_spark_text(window.gap))
     every = as_spark_text(window.every) if isinstance(window, SlidingWindow) else None
-    return F.window(_quoted(column), as_spark_text(window.size), every)
+    return F.window(quote(column), as_spark_text(window.size), every)
 
 
 def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: Node) -> DataFrame:
@@ -236,16 +244,16 @@ def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: 
     if left_time is None or right_time is None or step.within is None:
         raise InvariantBroken("a join without time", where=node.where, fix="report this")
     # Every column of the right side gets a name of its own, so that nothing is ambiguous.
-    renamed = right.select(*(F.col(_quoted(name)).alias(f"__right_{name}") for name in right.columns))
+    renamed = right.select(*(F.col(quote(name)).alias(f"__right_{name}") for name in right.columns))
     bound = f"INTERVAL '{as_spark_text(step.within).split()[0]}' MICROSECOND"
-    here, there = _quoted(left_time.column), _quoted(f"__right_{right_time.column}")
-    conditions = [F.col(_quoted(name)) == F.col(_quoted(f"__right_{name}")) for name in step.on]
+    here, there = quote(left_time.column), quote(f"__right_{right_time.column}")
+    conditions = [F.col(quote(name)) == F.col(quote(f"__right_{name}")) for name in step.on]
     conditions.append(F.expr(f"{there} >= {here} - {bound} AND {there} <= {here} + {bound}"))
     joined = left.join(renamed, reduce(lambda one, two: one & two, conditions), step.how)
     on = {name.lower() for name in step.on}
 
     def key(name: str) -> Column:
-        one, two = F.col(_quoted(name)), F.col(_quoted(f"__right_{name}"))
+        one, two = F.col(quote(name)), F.col(quote(f"__right_{name}"))
         if step.how in ("inner", "left"):
             return one.alias(name)
         return two.alias(name) if step.how == "right" else F.coalesce(one, two).alias(name)
@@ -255,10 +263,6 @@ def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: 
 
     return joined.select(
         *(key(name) for name in step.on),
-        *(F.col(_quoted(name)) for name in in_sight(left, flows[0].hidden)),
-        *(F.col(_quoted(f"__right_{name}")).alias(name) for name in in_sight(right, flows[1].hidden)),
+        *(F.col(quote(name)) for name in in_sight(left, flows[0].hidden)),
+        *(F.col(quote(f"__right_{name}")).alias(name) for name in in_sight(right, flows[1].hidden)),
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -302,7 +302,7 @@ def _watch(child: "subprocess.Popen[bytes]", ivy: Path, progress: Progress) -> N
     while child.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=0.5)
-        now = sum(path.stat().st_size for path in _files(ivy))
+        now = _bytes_in(ivy)
         if now != seen:
             seen, moved = now, time.monotonic()
         if seen - told >= 10_000_000:
@@ -312,12 +312,13 @@ def _watch(child: "subprocess.Popen[bytes]", ivy: Path, progress: Progress) -> N
             return
 
 
-def _files(directory: Path) -> list[Path]:
-    found = []
+def _bytes_in(directory: Path) -> int:
+    total = 0
     for base, _, names in os.walk(directory):
-        paths = (Path(base, name) for name in names)
-        found += [path for path in paths if path.is_file()]  # Ivy's temporary files come and go
-    return found
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # Ivy renames its partial files under our eyes
+                total += Path(base, name).stat().st_size
+    return total
 
 
 def _cause(log: Path) -> str:
@@ -345,6 +346,9 @@ def _resolve_here(ivy: str, listing: str, coordinates: list[str]) -> None:
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.jars.ivy", ivy)
+        # Beside Ivy's directory, which goes away as a whole: a fetch that is ended leaves nothing behind.
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={Path(ivy).parent}")
+        .config("spark.local.dir", str(Path(ivy).parent))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -171,6 +171,12 @@ def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
             where=where,
             fix="stop that session first, or leave master= away",
         )
+    if not wanted.are_tasks_retried and conf.get("spark.task.maxFailures", "") != "1":
+        raise Refused(
+            "an at-most-once job must not try a task twice, but the driver of this process does",
+            where=where,
+            fix="stop that session first, or run the job in a process of its own: lockgate run FILE",
+        )
     loaded = conf.get("spark.jars", "") or ""
     missing = [jar.name for jar in wanted.jars if jar.name not in loaded]
     if missing:

@@ -21,7 +21,7 @@ def test_the_binaries_are_found_without_running_the_wheels_code() -> None:
 
 
 def test_missing_binaries_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadMachine, match=r"lockgate\[services\]"):
         find_binaries()
 

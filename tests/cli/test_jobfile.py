@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockgate.cli.jobfile import load_job
+from lockgate.errors import BadJob, Refused
+
+HEAD = """\
+from __future__ import annotations
+import enum, typing
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Optional, Union
+from lockgate import ConsoleSink, Guarantee, Job, SensorSource, stream
+
+class Size(enum.Enum):
+    SMALL = 1
+    large = 2
+
+def make(value=None):
+    made = Job("sensors", stream("sensors", SensorSource()).to("out", ConsoleSink()), guarantee=Guarantee.AT_LEAST_ONCE)
+    object.__setattr__(made, "tracking", value)  # where the test finds what job() was given
+    return made
+
+"""
+HEAD_LINES = HEAD.count("\n")
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Write a job file; what loading it leaves in the interpreter is taken away again."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def put(text: str, name: str = "a_job_file.py", head: str = HEAD) -> str:
+        (tmp_path / name).write_text(head + text)
+        return str(tmp_path / name)
+
+    yield put
+    for name in ("a_job_file", "a_module_beside"):
+        if name not in before:
+            sys.modules.pop(name, None)
+
+
+def given(write: Write, signature: str, *parameters: str) -> Any:
+    """What job() gets for its parameter `x`."""
+    return load_job(write(f"def job({signature}):\n    return make(x)\n"), parameters).tracking
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        ("str", "k:9092", "k:9092"),
+        ("str", "a=b", "a=b"),
+        ("str", "", ""),
+        ("int", "-7", -7),
+        ("float", "2.5", 2.5),
+        ("bool", "true", True),
+        ("bool", "No", False),
+        ("bool", "1", True),
+        ("timedelta", "1 minute 30 seconds", timedelta(seconds=90)),
+        ("timedelta", "0 seconds", timedelta(0)),
+        ("datetime", "2026-01-01T00:00:00+00:00", datetime.fromisoformat("2026-01-01T00:00:00+00:00")),
+        ("Path", "data/in", Path("data/in")),
+        ("Optional[int]", "7", 7),
+        ("Optional[str]", "7", "7"),
+        ("int | None", "7", 7),
+        ("int | str", "seven", "seven"),
+        ("Union[timedelta, int]", "5", 5),
+        ("Literal['a', 'b']", "b", "b"),
+        ("Literal[1, 2]", "2", 2),
+        ("Any", "7", "7"),
+    ],
+)
+def test_a_parameter_is_converted_as_it_is_annotated(write: Write, annotation: str, text: str, value: object) -> None:
+    got = given(write, f"x: {annotation}", f"x={text}")
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("SMALL", 1), ("small", 1), ("large", 2), ("Large", 2)])
+def test_an_enum_is_named_by_its_member(write: Write, text: str, value: int) -> None:
+    assert given(write, "x: Size", f"x={text}").value == value
+
+
+def test_a_parameter_without_annotation_is_text_and_defaults_stay(write: Write) -> None:
+    assert given(write, "x", "x=7") == "7"
+    assert given(write, "x: int = 3") == 3
+    assert given(write, "x: int = 3, *rest, **others") == 3
+    assert given(write, "x: int = 3, y: int = 4", "y=5", "x=6") == 6
+
+
+def test_any_name_fits_where_job_takes_any(write: Write) -> None:
+    assert given(write, "**x", "topic=orders") == {"topic": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "told"),
+    [
+        ("int", "many", "int"),
+        ("float", "x", "float"),
+        ("bool", "maybe", "bool"),
+        ("timedelta", "soon", "timedelta"),
+        ("timedelta", "-1 second", "timedelta"),
+        ("datetime", "yesterday", "datetime"),
+        ("Size", "huge", "Size"),
+        ("int | float", "x", "int or float"),
+        ("Optional[int]", "x", "int"),
+        ("Literal['a', 'b']", "c", "Literal"),
+        ("list[str]", "a,b", "list"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(write: Write, annotation: str, text: str, told: str) -> None:
+    with pytest.raises(Refused) as refused:
+        given(write, f"x: {annotation}", f"x={text}")
+    assert f"parameter x={text!r} is not of type {told}" in refused.value.what.replace("typing.", "")
+    assert refused.value.where.endswith("a_job_file.py")
+    assert told in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("signature", "parameters", "what", "fix"),
+    [
+        ("x: int = 1", ["y=2"], "job() has no parameter 'y'", "takes x"),
+        ("", ["y=2"], "job() has no parameter 'y'", "takes no parameters"),
+        ("x: int", [], "parameter 'x' of job() is not given", "-p x=..."),
+        ("x: int = 1", ["x"], "-p 'x' is not name=value", "-p name=value"),
+        ("x: int = 1", ["=3"], "-p '=3' is not name=value", "-p name=value"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(
+    write: Write, signature: str, parameters: list[str], what: str, fix: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        load_job(write(f"def job({signature}):\n    return make()\n"), parameters)
+    assert refused.value.what == what
+    assert fix in refused.value.fix
+
+
+# Files
+
+
+def test_modules_beside_the_file_are_found_and_lines_are_the_authors(write: Write) -> None:
+    write("LIMIT = 5\n", name="a_module_beside.py", head="")
+    job = load_job(write("def job():\n    import a_module_beside\n    return make(a_module_beside.LIMIT)\n"), [])
+    assert job.tracking == 5
+    assert str(job.origin).startswith("a_job_file.py:")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="there is no job file") as refused:
+        load_job(str(tmp_path / "nowhere.py"), [])
+    assert str(tmp_path) in refused.value.where
+
+
+def test_a_file_that_is_no_python_is_refused(write: Write) -> None:
+    with pytest.raises(Refused, match="is not a Python file"):
+        load_job(write("{}", name="job.json", head=""), [])
+
+
+@pytest.mark.parametrize("text", ["", "job = 5\n"])
+def test_a_file_without_a_job_is_refused(write: Write, text: str) -> None:
+    with pytest.raises(Refused, match="defines no job") as refused:
+        load_job(write(text), [])
+    assert "def job(" in refused.value.fix
+
+
+def test_a_job_that_is_none_is_refused(write: Write) -> None:
+    with pytest.raises(Refused, match="returned int, not a Job") as refused:
+        load_job(write("def job():\n    return 5\n"), [])
+    assert "return Job(" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("def job(:\n", "a_job_file.py cannot be loaded: SyntaxError: ", 1),
+        ("x = 1\n  y = 2\n", "a_job_file.py cannot be loaded: IndentationError: unexpected indent", 2),
+        ("\nimport no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'", 2),
+        ("def f():\n    return 1 / 0\n\nf()\n", "a_job_file.py cannot be loaded: ZeroDivisionError: ", 2),
+        ("def job():\n    x = {}\n    return x['servers']\n", "job() failed: KeyError: 'servers'", 3),
+        ("def job():\n    return Job('no-guarantee')\n", "missing 1 required keyword-only argument: 'guarantee'", 2),
+        ("def job(x: Nowhere = 1):\n    return make()\n", "the annotations of job() cannot be read: NameError", None),
+    ],
+)
+def test_a_mistake_in_the_file_is_refused_with_its_line(write: Write, text: str, what: str, line: int | None) -> None:
+    with pytest.raises(Refused) as refused:
+        load_job(write(text), [])
+    assert what in refused.value.what
+    if line is not None:
+        assert refused.value.where == f"a_job_file.py:{HEAD_LINES + line}"
+    assert "mend the file" in refused.value.fix
+
+
+def test_a_mistake_in_a_module_beside_is_told_with_that_modules_line(write: Write) -> None:
+    write("x = 1\ndef (\n", name="a_module_beside.py", head="")
+    with pytest.raises(Refused, match="SyntaxError") as refused:
+        load_job(write("import a_module_beside\n"), [])
+    assert refused.value.where == "a_module_beside.py:2"
+
+
+def test_what_lockgate_itself_refuses_is_told_as_it_is(write: Write) -> None:
+    with pytest.raises(BadJob, match="has no source to read from") as refused:
+        load_job(write("def job():\n    return stream('orders', None)\n"), [])
+    assert refused.value.where == f"declared at a_job_file.py:{HEAD_LINES + 2}"

@@ -1,0 +1,497 @@
+"""The derivation: the table of the docs, row by row, and any graph against a reference that walks every path."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockgate.dataflow import windows
+from lockgate.dataflow.endpoints import POSITION, Reading, Sink, SinkAbility, Source, SourceAbility
+from lockgate.dataflow.job import Job
+from lockgate.dataflow.origin import Origin
+from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.dataflow.steps import Join, Map, Merge, Read, Rolling, Select, Step, Transform, WindowAggregate, Write
+from lockgate.dataflow.stream import Stream, stream
+from lockgate.guarantees import Delivery, Guarantee, Mode
+from lockgate.planner.derive import PathGuarantee, derive
+from lockgate.planner.logical import Flow, LogicalGraph, Node
+from lockgate.planner.plan import Plan, plan
+
+DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
+
+
+@dataclass(frozen=True)
+class AnySource(Source):
+    """A source that is as able as the test says."""
+
+    is_replayable: bool = True
+
+    @property
+    def ability(self) -> SourceAbility:
+        return SourceAbility(is_replayable=self.is_replayable, reason="the test says so")
+
+    @property
+    def tasks(self) -> str:
+        return "1"
+
+    @property
+    def is_fit_for_real_time(self) -> bool:
+        return True
+
+    def columns(self, where: str) -> Schema:
+        return parse_ddl("k STRING, x DOUBLE, at TIMESTAMP", where)
+
+    def hidden_columns(self) -> Sequence[str]:
+        return (POSITION,)
+
+    def read(self, spark: Any, reading: Reading) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AnySink(Sink):
+    """A sink that is as able as the test says."""
+
+    delivery: Delivery = Delivery.PLAIN
+
+    @property
+    def ability(self) -> SinkAbility:
+        return SinkAbility(delivery=self.delivery, reason="the test says so", cure="take another")
+
+    @property
+    def is_fit_for_real_time(self) -> bool:
+        return True
+
+    def columns_needed(self) -> Sequence[str]:
+        return ()
+
+    def write(self, rows: Any, epoch: int) -> None:
+        raise NotImplementedError
+
+
+def events(name: str = "events", *, is_replayable: bool = True) -> Stream:
+    return stream(name, AnySource(is_replayable)).event_time("at", lateness="1 second")
+
+
+def planned(result: Stream, sink: Sink, *, mode: Mode = Mode.MICRO_BATCH) -> Plan:
+    return plan(Job("job", result.to("out", sink), guarantee=Guarantee.AT_MOST_ONCE, mode=mode))
+
+
+# The table of the docs
+
+
+class Case(NamedTuple):
+    """One combination of facts, and what the docs say about it."""
+
+    source: str
+    state: str
+    functions: str
+    sink: str
+    mode: str
+    reached: str
+    weakest: str
+
+
+SOURCES = ("replayable", "not replayable")
+FUNCTIONS = {
+    "none": ("deterministic", "not deterministic"),
+    "sum": ("deterministic", "not deterministic above state", "not deterministic below state"),
+    "max": ("deterministic", "not deterministic above state", "not deterministic below state"),
+}
+SINKS = {"plain": Delivery.PLAIN, "idempotent": Delivery.IDEMPOTENT, "transactional": Delivery.TRANSACTIONAL}
+MODES = {mode.value: mode for mode in Mode}
+
+
+def documented() -> list[Case]:
+    """All cases of the table in the docs, with its shorthands (`any`, lists) written out."""
+    section = DOCS.read_text(encoding="utf-8").split("## How a guarantee is derived\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    assert rows[0] == ["source", "state", "functions", "sink", "mode", "reached", "weakest part"]
+    return [case for row in rows[2:] for case in written_out(row)]
+
+
+def written_out(row: list[str]) -> Iterator[Case]:
+    source, state, functions, sink, mode, reached, weakest = row
+    for one_state in choices(state, tuple(FUNCTIONS)):
+        possible = (
+            choices(source, SOURCES),
+            [one_state],
+            choices(functions, FUNCTIONS[one_state]),
+            choices(sink, tuple(SINKS)),
+            choices(mode, tuple(MODES)),
+        )
+        for facts in itertools.product(*possible):
+            yield Case(*facts, reached, weakest)
+
+
+def choices(cell: str, possible: tuple[str, ...]) -> list[str]:
+    chosen = list(possible) if cell == "any" else cell.split(", ")
+    assert set(chosen) <= set(possible), f"the docs speak of {cell!r}, which is none of {possible}"
+    return chosen
+
+
+CASES = documented()
+
+
+def test_every_possible_path_is_in_exactly_one_row_of_the_docs() -> None:
+    told = [case[:5] for case in CASES]
+    possible = [
+        (source, state, function, sink, mode)
+        for state, functions in FUNCTIONS.items()
+        for source, function, sink, mode in itertools.product(SOURCES, functions, SINKS, MODES)
+    ]
+    assert sorted(told) == sorted(possible)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(case[:5]))
+def test_a_path_is_worth_what_the_docs_say(case: Case) -> None:
+    wild = "x * rand()"
+    result = events(is_replayable=case.source == "replayable")
+    if case.functions in ("not deterministic", "not deterministic above state"):
+        result = result.select("k", "at", x=wild)
+    if case.state != "none":
+        result = result.key_by("k").window(windows.tumbling("1 minute")).aggregate(x=f"{case.state}(x)")
+    if case.functions == "not deterministic below state":
+        result = result.select("k", x=wild)
+    found = planned(result, AnySink(SINKS[case.sink]), mode=MODES[case.mode])
+    (path,) = found.paths
+    assert path.reached.label == case.reached
+    assert found.reached is path.reached
+    part = {"source": "source 'events'", "sink": "sink 'out'", "function": "select 'select'", "mode": "real-time mode"}
+    if case.weakest == "-":
+        assert path.caps == ()
+    else:
+        weakest = path.caps[0]
+        assert (weakest.guarantee, weakest.part) == (path.reached, part[case.weakest])
+        assert "declared at test_derive.py:" in weakest.where
+        assert weakest.reason
+        assert weakest.cure
+
+
+# Facts about single parts
+
+
+@pytest.mark.parametrize(
+    "wild",
+    [
+        events().map(lambda row: row, "k STRING, x DOUBLE, at TIMESTAMP", deterministic=False),
+        events().flat_map(lambda row: [row], "k STRING, x DOUBLE, at TIMESTAMP", deterministic=False),
+        events().where(lambda row: True, deterministic=False),
+        events().where("rand() < 0.5"),
+        events().transform(lambda frame: frame, deterministic=False),
+        events().split(some="rand() < 0.5")["some"],
+        events().select("k", "x", "at", id="uuid()"),
+        events().select("k", "x", "at", all="struct(*, rand())"),
+    ],
+)
+def test_every_way_to_be_not_deterministic_above_state_counts(wild: Stream) -> None:
+    (path,) = planned(wild.key_by("k").rolling(total="sum(x)"), AnySink(Delivery.TRANSACTIONAL)).paths
+    assert path.reached is Guarantee.AT_LEAST_ONCE
+    assert "not deterministic" in path.caps[0].reason
+    assert "test_derive.py:" in path.caps[0].where
+
+
+@pytest.mark.parametrize("tame", ["x > 1", "at < current_timestamp()", "hash(x) > 0"])
+def test_what_is_replayed_as_it_was_does_not_count(tame: str) -> None:
+    (path,) = planned(events().where(tame).key_by("k").rolling(n="sum(x)"), AnySink(Delivery.TRANSACTIONAL)).paths
+    assert path.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert path.caps == ()
+
+
+def test_an_aggregate_over_a_random_value_is_not_deterministic_itself() -> None:
+    (path,) = planned(events().key_by("k").rolling(n="sum(x * rand())"), AnySink(Delivery.TRANSACTIONAL)).paths
+    assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "rolling 'rolling'")
+
+
+def test_a_transform_is_no_merit_and_may_be_a_danger() -> None:
+    opaque = events().transform(lambda frame: frame)
+    assert planned(opaque, AnySink(Delivery.PLAIN)).reached is Guarantee.AT_LEAST_ONCE
+    assert planned(opaque, AnySink(Delivery.IDEMPOTENT)).reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert planned(opaque, AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME).reached is Guarantee.AT_LEAST_ONCE
+    wild_above = events().where("rand() < 0.5").transform(lambda frame: frame)
+    assert planned(wild_above, AnySink(Delivery.TRANSACTIONAL)).reached is Guarantee.AT_LEAST_ONCE
+
+
+@pytest.mark.parametrize(("first", "second"), [("sum", "max"), ("max", "sum")])
+def test_a_max_lifts_nothing_where_a_sum_is_on_the_same_path(first: str, second: str) -> None:
+    minutes = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x=f"{first}(x)")
+    hours = minutes.event_time("window_end", lateness="0 seconds").window(windows.tumbling("1 hour"))
+    found = planned(hours.aggregate(x=f"{second}(x)"), AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME)
+    assert found.reached is Guarantee.AT_LEAST_ONCE
+
+
+def test_what_idempotence_lifts_is_told() -> None:
+    result = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x="max(x)")
+    found = planned(result, AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME)
+    assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert found.paths[0].lifts == (
+        "window 'window' keeps a max or min: an event that comes twice is no change",
+        "sink 'out' is idempotent by key: a row that comes twice replaces itself",
+    )
+    assert all(lift in found.reasons[0] for lift in found.paths[0].lifts)
+
+
+# Whole jobs
+
+
+def test_a_job_is_worth_what_its_weakest_path_is_worth() -> None:
+    merged = events("log").merge(events("socket", is_replayable=False))
+    found = planned(merged, AnySink(Delivery.TRANSACTIONAL))
+    assert {path.source: path.reached for path in found.paths} == {
+        "log": Guarantee.END_TO_END_EXACTLY_ONCE,
+        "socket": Guarantee.AT_MOST_ONCE,
+    }
+    assert found.reached is Guarantee.AT_MOST_ONCE
+
+
+def test_the_weaker_of_two_ways_between_the_same_ends_decides() -> None:
+    source = events()
+    ways = source.where("rand() < 0.5").merge(source.where("x > 1"))
+    (path,) = planned(ways, AnySink(Delivery.IDEMPOTENT)).paths
+    assert path.reached is Guarantee.AT_LEAST_ONCE
+
+
+def test_an_output_that_is_declared_lower_counts_for_itself_only() -> None:
+    rows = events()
+    found = plan(
+        Job(
+            "job",
+            rows.to("topic", AnySink(Delivery.TRANSACTIONAL)),
+            rows.to("screen", AnySink(Delivery.PLAIN), guarantee=Guarantee.AT_LEAST_ONCE),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        )
+    )
+    assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert {path.output: path.declared for path in found.paths} == {
+        "topic": Guarantee.END_TO_END_EXACTLY_ONCE,
+        "screen": Guarantee.AT_LEAST_ONCE,
+    }
+    assert found.refusal() is None
+
+
+def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> None:
+    source = events(is_replayable=False)
+    found = plan(Job("job", source.to("out", AnySink()), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
+    refusal = found.refusal()
+    assert refusal is not None
+    assert refusal.what == ("Job 'job' declares end-to-end exactly-once but reaches at-most-once: the test says so.")
+    assert refusal.where.startswith("source 'events', declared at test_derive.py:")
+    assert refusal.fix.endswith("or declare Guarantee.AT_MOST_ONCE")
+
+
+def test_a_refusal_names_the_output_where_it_declares_for_itself() -> None:
+    output = events(is_replayable=False).to("screen", AnySink(), guarantee=Guarantee.AT_LEAST_ONCE)
+    refusal = plan(Job("job", output, guarantee=Guarantee.EXACTLY_ONCE)).refusal()
+    assert refusal is not None
+    assert "declares at-least-once for output 'screen' but reaches at-most-once" in refusal.what
+
+
+def test_a_plan_with_many_ways_reads_the_same_every_time() -> None:
+    def reasons() -> tuple[str, ...]:
+        source = events()
+        ways = [source.where("rand() < 0.5") for _ in range(8)]
+        return planned(ways[0].merge(*ways[1:]), AnySink(Delivery.IDEMPOTENT)).reasons
+
+    assert len({reasons() for _ in range(20)}) == 1
+    assert "where 'where'" in reasons()[0]
+
+
+def test_a_ladder_with_more_paths_than_atoms_is_derived_at_once() -> None:
+    rung = stream("events", AnySource())
+    for number in range(60):
+        left, right = rung.where("x > 1"), rung.where("rand() < 0.5")
+        rung = left.merge(right).key_by("k").rolling(**{f"n{number}": "max(x)"}).select("k", "x", "at")
+    assert planned(rung, AnySink(Delivery.TRANSACTIONAL)).reached is Guarantee.AT_LEAST_ONCE
+
+
+# Any graph, against a reference
+
+
+class Kind(NamedTuple):
+    """What the reference knows of a step; nothing of it is asked of the planner."""
+
+    inputs: int
+    keeps_state: bool = False
+    may_keep_state: bool = False
+    is_wild: bool = False
+    is_idempotent: bool = False
+
+
+KINDS = {
+    "select": Kind(inputs=1),
+    "wild select": Kind(inputs=1, is_wild=True),
+    "map": Kind(inputs=1),
+    "wild map": Kind(inputs=1, is_wild=True),
+    "transform": Kind(inputs=1, may_keep_state=True),
+    "wild transform": Kind(inputs=1, may_keep_state=True, is_wild=True),
+    "sum": Kind(inputs=1, keeps_state=True, may_keep_state=True),
+    "wild sum": Kind(inputs=1, keeps_state=True, may_keep_state=True, is_wild=True),
+    "max": Kind(inputs=1, keeps_state=True, may_keep_state=True, is_idempotent=True),
+    "join": Kind(inputs=2, keeps_state=True, may_keep_state=True),
+    "merge": Kind(inputs=2),
+}
+WEAKER = {"select": "wild select", "map": "wild map", "transform": "wild transform", "sum": "wild sum", "max": "sum"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A random job: is each source replayable, each step's kind and inputs, each sink's delivery and input."""
+
+    sources: tuple[bool, ...]
+    steps: tuple[tuple[str, tuple[int, ...]], ...]
+    sinks: tuple[tuple[Delivery, int], ...]
+    mode: Mode
+
+
+@st.composite
+def drawings(draw: st.DrawFn) -> Drawing:
+    sources = draw(st.lists(st.booleans(), min_size=1, max_size=3))
+    steps: list[tuple[str, tuple[int, ...]]] = []
+    for number in range(draw(st.integers(0, 8))):
+        kind = draw(st.sampled_from(sorted(KINDS)))
+        before = st.integers(0, len(sources) + number - 1)
+        steps.append((kind, tuple(draw(before) for _ in range(KINDS[kind].inputs))))
+    ends = st.tuples(st.sampled_from(Delivery), st.integers(0, len(sources) + len(steps) - 1))
+    sinks = draw(st.lists(ends, min_size=1, max_size=3))
+    return Drawing(tuple(sources), tuple(steps), tuple(sinks), draw(st.sampled_from(Mode)))
+
+
+def walk(drawing: Drawing, end: int) -> Iterator[tuple[int, list[str]]]:
+    """Every path to a step, one by one: its source, and the kinds of the steps on it."""
+    if end < len(drawing.sources):
+        yield end, []
+        return
+    kind, inputs = drawing.steps[end - len(drawing.sources)]
+    for before in inputs:
+        for source, kinds in walk(drawing, before):
+            yield source, [*kinds, kind]
+
+
+def worth(drawing: Drawing, source: int, kinds: list[str], delivery: Delivery) -> Guarantee:
+    """What one path is worth: the least of what its parts allow, except where idempotence lifts."""
+    parts = [KINDS[kind] for kind in kinds]
+    allowed = [Guarantee.END_TO_END_EXACTLY_ONCE]
+    if not drawing.sources[source]:
+        allowed.append(Guarantee.AT_MOST_ONCE)
+    for index, part in enumerate(parts):
+        if part.may_keep_state and any(above.is_wild for above in parts[: index + 1]):
+            allowed.append(Guarantee.AT_LEAST_ONCE)
+        if part.may_keep_state and drawing.mode is Mode.REAL_TIME and not part.is_idempotent:
+            allowed.append(Guarantee.AT_LEAST_ONCE)
+    appears_once = {
+        Delivery.PLAIN: False,
+        Delivery.IDEMPOTENT: not any(part.is_wild for part in parts),
+        Delivery.TRANSACTIONAL: drawing.mode is Mode.MICRO_BATCH,
+    }
+    if not appears_once[delivery]:
+        keeps_state = any(part.keeps_state for part in parts)
+        allowed.append(Guarantee.EXACTLY_ONCE if keeps_state else Guarantee.AT_LEAST_ONCE)
+    return min(allowed)
+
+
+def reference(drawing: Drawing) -> dict[tuple[str, str], Guarantee]:
+    """The least worth of all paths between each source and each sink that is fed by it."""
+    found: dict[tuple[str, str], Guarantee] = {}
+    for number, (delivery, end) in enumerate(drawing.sinks):
+        for source, kinds in walk(drawing, end):
+            key, value = (f"source-{source}", f"sink-{number}"), worth(drawing, source, kinds, delivery)
+            found[key] = min(value, found.get(key, value))
+    return found
+
+
+def derived(drawing: Drawing) -> dict[tuple[str, str], PathGuarantee]:
+    """The same by the planner, straight from a graph, so that no other rule limits what is tried."""
+    names = [f"source-{number}" for number in range(len(drawing.sources))]
+    steps: list[Step] = [
+        Read(inputs=(), origin=ORIGIN, name=name, source=AnySource(is_replayable))
+        for name, is_replayable in zip(names, drawing.sources, strict=True)
+    ]
+    nodes = [as_node(step, name, ()) for step, name in zip(steps, names, strict=True)]
+    for number, (kind, inputs) in enumerate(drawing.steps):
+        names.append(f"step-{number}")
+        steps.append(as_step(kind, tuple(steps[index] for index in inputs)))
+        nodes.append(as_node(steps[-1], names[-1], tuple(names[index] for index in inputs)))
+    for number, (delivery, end) in enumerate(drawing.sinks):
+        name = f"sink-{number}"
+        write = Write(inputs=(steps[end],), origin=ORIGIN, name=name, sink=AnySink(delivery), guarantee=None)
+        nodes.append(as_node(write, name, (names[end],)))
+    job = Job("job", guarantee=Guarantee.AT_MOST_ONCE, mode=drawing.mode)
+    return {(path.source, path.output): path for path in derive(LogicalGraph(job=job, nodes=tuple(nodes)))}
+
+
+ORIGIN = Origin(file="job.py", line=1)
+
+
+def as_node(step: Step, name: str, inputs: tuple[str, ...]) -> Node:
+    return Node(name=name, kind=type(step).__name__, step=step, inputs=inputs, flow=Flow(None, (), None))
+
+
+def as_step(kind: str, inputs: tuple[Step, ...]) -> Step:
+    given: dict[str, Any] = {"inputs": inputs, "origin": ORIGIN}
+    is_tame = not KINDS[kind].is_wild
+    if kind.endswith("select"):
+        return Select(**given, columns=("k",), expressions={"x": "x + 1" if is_tame else "x + rand()"})
+    if kind.endswith("map"):
+        return Map(**given, function=len, schema="x INT", is_deterministic=is_tame)
+    if kind.endswith("transform"):
+        return Transform(**given, function=len, is_deterministic=is_tame)
+    if kind.endswith("sum"):
+        return Rolling(
+            **given, keys=("k",), aggregates={"n": "sum(x)" if is_tame else "sum(x * rand())", "m": "max(x)"}
+        )
+    if kind == "max":
+        window = windows.tumbling("1 minute")
+        return WindowAggregate(**given, keys=("k",), window=window, aggregates={"m": "max(x)", "n": "min(x)"})
+    if kind == "join":
+        return Join(**given, on=("k",), within=None, how="inner")
+    return Merge(**given)
+
+
+@settings(max_examples=300)
+@given(drawings())
+def test_any_graph_is_worth_what_a_walk_over_every_path_finds(drawing: Drawing) -> None:
+    found = derived(drawing)
+    assert {ends: path.reached for ends, path in found.items()} == reference(drawing)
+
+
+@settings(max_examples=300)
+@given(drawings())
+def test_no_path_is_worth_more_than_its_weakest_part_that_idempotence_does_not_lift(drawing: Drawing) -> None:
+    for path in derived(drawing).values():
+        assert path.reached is min([cap.guarantee for cap in path.caps] or [Guarantee.END_TO_END_EXACTLY_ONCE])
+        assert list(path.caps) == sorted(path.caps, key=lambda cap: cap.guarantee)
+
+
+def weakened(drawing: Drawing) -> Iterator[Drawing]:
+    """The same job with one part made weaker, in every possible way."""
+    for index, is_replayable in enumerate(drawing.sources):
+        if is_replayable:
+            yield replace(drawing, sources=put(drawing.sources, index, False))
+    for index, (kind, inputs) in enumerate(drawing.steps):
+        if kind in WEAKER:
+            yield replace(drawing, steps=put(drawing.steps, index, (WEAKER[kind], inputs)))
+    for index, (delivery, end) in enumerate(drawing.sinks):
+        if delivery is not Delivery.PLAIN:
+            yield replace(drawing, sinks=put(drawing.sinks, index, (Delivery.PLAIN, end)))
+    if drawing.mode is Mode.MICRO_BATCH:
+        yield replace(drawing, mode=Mode.REAL_TIME)
+
+
+def put(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:index], item, *items[index + 1 :])
+
+
+@settings(max_examples=300)
+@given(drawings())
+def test_a_weaker_part_never_makes_a_stronger_job(drawing: Drawing) -> None:
+    before = derived(drawing)
+    for weaker in weakened(drawing):
+        after = derived(weaker)
+        assert all(after[ends].reached <= path.reached for ends, path in before.items()), weaker

@@ -1,0 +1,530 @@
+"""What cannot mean anything is refused with the author's own line; what can is followed column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockgate.dataflow import exchange, windows
+from lockgate.dataflow.eventtime import Late
+from lockgate.dataflow.job import Job
+from lockgate.dataflow.stream import Output, Stream, stream
+from lockgate.errors import BadJob
+from lockgate.guarantees import Guarantee, Mode
+from lockgate.planner.logical import LogicalGraph, Node, build_logical
+from lockgate.sinks.console import ConsoleSink
+from lockgate.sinks.kafka import KafkaSink
+from lockgate.sinks.memory import MemorySink
+from lockgate.sources.files import FileSource
+from lockgate.sources.kafka import KafkaSource
+from lockgate.sources.memory import MemorySource
+from lockgate.sources.socket import SocketSource
+
+HERE = Path(__file__).name
+VALUE = "ip STRING, amount DOUBLE, at TIMESTAMP, user STRUCT<name: STRING>"
+MINUTE = windows.tumbling("1 minute")
+
+
+def orders(name: str = "orders", value: str = VALUE) -> Stream:
+    return stream(name, MemorySource([], value=value))
+
+
+def timed(name: str = "orders") -> Stream:
+    return orders(name).event_time("at", lateness="1 second")
+
+
+def payments() -> Stream:
+    """A stream that can be joined to `timed()`: only `ip` is in both."""
+    return stream("payments", MemorySource([], value="ip STRING, paid DOUBLE, seen TIMESTAMP")).event_time(
+        "seen", lateness="1 second"
+    )
+
+
+def from_kafka(topic: str = "orders", servers: str = "k:9092") -> Stream:
+    return stream("orders", KafkaSource(topic=topic, servers=servers, value=VALUE))
+
+
+def job(*outputs: Any, **options: Any) -> Job:
+    return Job("orders", *outputs, **{"guarantee": Guarantee.AT_MOST_ONCE, **options})
+
+
+def graph_of(result: Stream | Output, **options: Any) -> LogicalGraph:
+    output = result if isinstance(result, Output) else result.to("out", MemorySink())
+    return build_logical(job(output, **options))
+
+
+def last(result: Stream) -> Node:
+    """The step right before the sink."""
+    graph = graph_of(result)
+    return graph.node(graph.node("out").inputs[0])
+
+
+def columns(result: Stream) -> tuple[str, ...] | None:
+    known = last(result).flow.columns
+    return None if known is None else known.names
+
+
+def refusal(make: Callable[[], Stream | Output], **options: Any) -> BadJob:
+    """What a job is refused with; its `where` has to name the line on which the job is written."""
+    with pytest.raises(BadJob) as refused:
+        graph_of(make(), **options)
+    assert f"declared at {HERE}:{make.__code__.co_firstlineno}" in refused.value.where, refused.value
+    assert refused.value.fix
+    return refused.value
+
+
+# The shape of the graph
+
+
+def test_steps_stand_behind_those_that_feed_them_and_have_names() -> None:
+    small = orders().split(small="amount < 1", large="amount >= 1")["small"]
+    graph = graph_of(small.where("ip is not null").where("true").key_by("ip").rolling(name="totals", n="count(*)"))
+    assert [(node.name, node.kind, node.inputs) for node in graph.nodes] == [
+        ("orders", "source", ()),
+        ("small", "part", ("orders",)),
+        ("where", "where", ("small",)),
+        ("where-2", "where", ("where",)),
+        ("totals", "rolling", ("where-2",)),
+        ("out", "sink", ("totals",)),
+    ]
+
+
+def test_a_name_made_up_by_the_planner_makes_way_for_the_authors() -> None:
+    source = stream("where", MemorySource([], value=VALUE))
+    assert last(source.where("true")).name == "where-2"
+
+
+def test_a_step_that_two_outputs_share_is_there_once() -> None:
+    shared = orders().where("amount > 1")
+    graph = build_logical(job(shared.to("one", MemorySink()), shared.select("ip").to("two", MemorySink())))
+    assert [node.name for node in graph.nodes] == ["orders", "where", "one", "select", "two"]
+    assert [node.name for node in graph.of_kind("sink")] == ["one", "two"]
+
+
+def test_a_chain_of_five_thousand_steps_does_not_exhaust_the_stack() -> None:
+    chain = orders()
+    for _ in range(5_000):
+        chain = chain.where("amount > 1")
+    graph = graph_of(chain)
+    assert len(graph.nodes) == 5_002
+    assert graph.nodes[-2].name == "where-5000"
+
+
+def test_a_ladder_with_more_paths_than_atoms_is_walked_once() -> None:
+    rung = orders()
+    for _ in range(300):
+        rung = rung.where("amount > 1").merge(rung.where("amount < 1"))
+    assert len(graph_of(rung).nodes) == 902
+
+
+def test_a_job_without_a_sink_is_refused() -> None:
+    with pytest.raises(BadJob, match="job 'orders' has no sink") as refused:
+        build_logical(job())
+    assert refused.value.where == f"declared at {HERE}:{job.__code__.co_firstlineno + 1}"
+    assert '.to("name", sink)' in refused.value.fix
+
+
+def test_a_job_that_is_given_a_stream_instead_of_an_output_is_refused() -> None:
+    with pytest.raises(BadJob, match="is given a Stream, which ends in no sink") as refused:
+        build_logical(job(orders()))
+    assert '.to("name", sink)' in refused.value.fix
+
+
+def test_a_step_without_a_source_is_refused() -> None:
+    headless = orders().where("true")
+    object.__setattr__(headless.step, "inputs", ())
+    with pytest.raises(BadJob, match="has a where step without a source") as refused:
+        graph_of(headless.select("ip"))
+    assert refused.value.where == f"step declared at {headless.step.origin}"
+    assert "stream(name, source)" in refused.value.fix
+
+
+def test_a_sink_without_a_source_is_refused() -> None:
+    headless = orders().to("out", MemorySink())
+    object.__setattr__(headless.step, "inputs", ())
+    with pytest.raises(BadJob, match="has a sink step without a source"):
+        graph_of(headless)
+
+
+def test_a_cycle_in_the_graph_is_refused() -> None:
+    first = orders().where("true")
+    second = first.where("amount > 1")
+    object.__setattr__(first.step, "inputs", (second.step,))
+    with pytest.raises(BadJob, match="job 'orders' has a cycle: a where step feeds itself") as refused:
+        graph_of(second)
+    assert f"{HERE}:" in refused.value.where
+    assert refused.value.fix
+
+
+def test_a_cycle_through_a_topic_is_refused_with_both_ends() -> None:
+    refused = refusal(lambda: from_kafka("orders").to("out", KafkaSink(topic="orders", servers="k:9092")))
+    assert refused.what == "job 'orders' has a cycle: it reads topic 'orders', which it writes"
+    assert "source 'orders'" in refused.where
+    assert "sink 'out'" in refused.where
+    assert refused.fix == "write to another topic"
+
+
+@pytest.mark.parametrize(("topic", "servers"), [("other", "k:9092"), ("orders", "elsewhere:9092")])
+def test_another_topic_or_another_cluster_is_no_cycle(topic: str, servers: str) -> None:
+    graph_of(from_kafka("orders", "k:9092").to("out", KafkaSink(topic=topic, servers=servers)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: orders("out"),
+        lambda: orders("a").merge(orders("a")),
+        lambda: orders().key_by("ip").rolling(name="orders", n="count(*)"),
+        lambda: timed().window(MINUTE, name="out").aggregate(n="count(*)"),
+    ],
+)
+def test_a_name_used_twice_is_refused_with_both_lines(make: Callable[[], Stream]) -> None:
+    with pytest.raises(BadJob, match=r"job 'orders' uses the name '\w+' twice") as refused:
+        graph_of(make())
+    assert refused.value.where.count(f"declared at {HERE}:") == 2
+    assert "a name of its own" in refused.value.fix
+
+
+# Columns
+
+
+@pytest.mark.parametrize(
+    ("make", "column", "sql"),
+    [
+        (lambda: orders().where("amont > 10"), "amont", "amont > 10"),
+        (lambda: orders().select("ip", "amont"), "amont", None),
+        (lambda: orders().select(twice="amont * 2"), "amont", "amont * 2"),
+        (lambda: orders().select(a="b", b="amount"), "b", None),
+        (lambda: orders().split(small="amont < 1")["small"], "amont", "amont < 1"),
+        (lambda: orders().key_by("ipp").rolling(n="count(*)"), "ipp", None),
+        (lambda: orders().key_by("ip").rolling(n="sum(amont)"), "amont", "sum(amont)"),
+        (lambda: timed().key_by("ipp").window(MINUTE).aggregate(n="count(*)"), "ipp", None),
+        (lambda: timed().window(MINUTE).aggregate(n="sum(amont)"), "amont", "sum(amont)"),
+        (lambda: timed().join(payments(), on="ipp", within="1 minute"), "ipp", None),
+        (lambda: timed().join(payments(), on="amount", within="1 minute"), "amount", None),
+        (lambda: orders().event_time("att", lateness="1 second"), "att", None),
+        (lambda: orders().exchange(exchange.by_key("ipp")), "ipp", None),
+        (lambda: orders().to("out", KafkaSink(topic="t", servers="k:1", key="ipp")), "ipp", None),
+        (lambda: orders().to("out", KafkaSink(servers="k:1", route="topik")), "topik", None),
+        (lambda: orders().to("out", KafkaSink(topic="t", servers="k:1", partition="part")), "part", None),
+        (lambda: orders().map(lambda row: {}, "total DOUBLE").where("amount > 1"), "amount", "amount > 1"),
+        (lambda: orders().select("ip").where("amount > 1"), "amount", "amount > 1"),
+        (lambda: timed().window(MINUTE).aggregate(n="count(*)").where("ip = ''"), "ip", "ip = ''"),
+        (lambda: orders().where("usr.name = 'x'"), "usr", "usr.name = 'x'"),
+        (lambda: orders().where("exists(array(1), x -> x > amont)"), "amont", "exists(array(1), x -> x > amont)"),
+    ],
+)
+def test_a_column_that_does_not_exist_is_refused(make: Callable[[], Any], column: str, sql: str | None) -> None:
+    refused = refusal(make)
+    assert refused.what == f"column {column!r}{f' in {sql!r}' if sql else ''} does not exist"
+    assert "the columns here are " in refused.fix
+
+
+def test_a_close_name_is_suggested_and_the_columns_are_listed() -> None:
+    refused = refusal(lambda: orders().where("amont > 10"))
+    assert refused.fix == "did you mean 'amount'? the columns here are ip, amount, at, user"
+    assert refused.where == f"where 'where', declared at {HERE}:{refused_line(refused)}"
+    assert "did you mean" not in refusal(lambda: orders().where("zzz")).fix
+
+
+def refused_line(refused: BadJob) -> str:
+    return refused.where.rsplit(":", 1)[1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "AMOUNT > 1",
+        "user.name = 'x'",
+        "user.nothing_that_only_spark_knows = 1",
+        "datediff(HOUR, at, current_timestamp) > 1",
+        "exists(array(1), ip -> ip > amount)",
+        "insert(nothing, 1, 2, 'x') = ip",
+        "_position.source = 'orders'",
+    ],
+)
+def test_what_exists_or_cannot_be_judged_is_let_through(sql: str) -> None:
+    graph_of(orders().where(sql))
+
+
+def test_a_select_may_use_what_it_has_just_named() -> None:
+    assert columns(orders().select(twice="amount * 2", four="TWICE * 2")) == ("twice", "four")
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (orders(), ("ip", "amount", "at", "user")),
+        (orders().where("true"), ("ip", "amount", "at", "user")),
+        (orders().select("AMOUNT", n="1"), ("amount", "n")),
+        (orders().map(lambda row: {}, "a INT, b INT"), ("a", "b")),
+        (orders().flat_map(lambda row: [], "a INT"), ("a",)),
+        (orders().transform(lambda frame: frame), None),
+        (orders("a").merge(orders("b")), ("ip", "amount", "at", "user")),
+        (orders("a").merge(orders("b").transform(lambda frame: frame)), None),
+        (orders().key_by("ip").rolling(n="count(*)"), ("ip", "amount", "at", "user", "n")),
+        (timed().key_by("ip").window(MINUTE).aggregate(n="count(*)"), ("ip", "window_start", "window_end", "n")),
+        (timed().join(payments(), on="ip", within="1 minute"), ("ip", "amount", "at", "user", "paid", "seen")),
+        (
+            timed().transform(lambda frame: frame).window(MINUTE).aggregate(n="sum(x)"),
+            ("window_start", "window_end", "n"),
+        ),
+    ],
+)
+def test_columns_are_followed_through_every_step(result: Stream, expected: tuple[str, ...] | None) -> None:
+    assert columns(result) == expected
+
+
+def test_behind_a_transform_any_column_may_exist_until_a_select_names_them() -> None:
+    opaque = orders().transform(lambda frame: frame)
+    graph_of(opaque.where("anything > 1").to("out", KafkaSink(topic="t", servers="k:1", key="whatever")))
+    assert columns(opaque.select("anything", b="other + 1")) == ("anything", "b")
+    refused = refusal(lambda: orders().transform(lambda frame: frame).select("a").where("b > 1"))
+    assert refused.what == "column 'b' in 'b > 1' does not exist"
+
+
+def test_hidden_columns_can_be_named_but_are_not_in_sight() -> None:
+    kafka = from_kafka()
+    assert columns(kafka.where("_offset > 5 and _key is not null")) == ("ip", "amount", "at", "user")
+    assert last(kafka).flow.hidden == ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", "_position")
+    chosen = last(kafka.select("ip", "_offset"))
+    assert chosen.flow.columns is not None
+    assert chosen.flow.columns.names == ("ip", "_offset")
+    assert "_offset" not in chosen.flow.hidden
+    assert "_key" in chosen.flow.hidden
+
+
+def test_a_hidden_column_reaches_a_sink_only_where_a_select_names_it() -> None:
+    refused = refusal(lambda: from_kafka().to("out", KafkaSink(topic="t", servers="k:1", key="_key")))
+    assert refused.what == "column '_key' is hidden: a sink gets it only where a select names it"
+    assert refused.fix == ".select('ip', 'amount', 'at', 'user', '_key') before the sink"
+    graph_of(from_kafka().select("ip", "_key").to("out", KafkaSink(topic="t", servers="k:1", key="_key")))
+
+
+def test_hidden_columns_end_with_the_events_in_a_window_or_a_join() -> None:
+    assert last(timed().window(MINUTE).aggregate(n="count(*)")).flow.hidden == ()
+    assert last(timed().join(payments(), on="ip", within="1 minute")).flow.hidden == ()
+    refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(*)").where("_position is null"))
+    assert refused.what.startswith("column '_position'")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: stream("o", FileSource(path="d", value="a STRNG")), "cannot be read"),
+        (lambda: stream("o", FileSource(path="d", value="a INT", format="xml")), "format='xml' is not known"),
+        (lambda: stream("o", FileSource(path="d", value="a INT", format="text")), "one column of type STRING"),
+        (lambda: stream("o", SocketSource(host="h", port=1, format="bytes")), "lines of text"),
+        (
+            lambda: stream("o", KafkaSource(topic="t", servers="k:1", value="a INT", key="a INT")),
+            "in the key and in the value",
+        ),
+        (
+            lambda: stream("o", KafkaSource(topic="t", servers="k:1", value="_offset INT")),
+            "the name of a column that every",
+        ),
+        (lambda: orders().map(lambda row: {}, "a STRNG"), "the schema 'a STRNG' cannot be read"),
+        (lambda: orders().key_by("ip").rolling(amount="sum(amount)"), "column amount would exist twice"),
+        (
+            lambda: timed().key_by("ip").window(MINUTE).aggregate(window_end="max(at)"),
+            "column window_end would exist twice",
+        ),
+        (lambda: orders().exchange(exchange.by_key()), "an exchange by key names no column"),
+    ],
+)
+def test_columns_that_contradict_each_other_are_refused(make: Callable[[], Stream], what: str) -> None:
+    assert what in refusal(make).what
+
+
+def test_streams_with_different_columns_cannot_be_merged() -> None:
+    refused = refusal(lambda: orders("a").merge(orders("b").select("ip", "amount", extra="1")))
+    assert "(ip STRING, amount DOUBLE, at TIMESTAMP" in refused.what
+    assert refused.fix.endswith("they differ in at, extra, user")
+    graph_of(orders("a").select("ip", "amount").merge(orders("b").select("AMOUNT", "IP")))
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "fix"),
+    [
+        (lambda: orders().window(MINUTE).aggregate(n="count(*)"), "no column tells the time", ".event_time("),
+        (
+            lambda: orders().key_by("ip").window(MINUTE).aggregate(n="count(*)"),
+            "no column tells the time",
+            ".event_time(",
+        ),
+        (
+            lambda: timed().select("ip").window(MINUTE).aggregate(n="count(*)"),
+            "no column tells the time",
+            ".event_time(",
+        ),
+        (
+            lambda: timed().map(lambda row: {}, "at TIMESTAMP").window(MINUTE).aggregate(n="count(*)"),
+            "no column",
+            ".event_t",
+        ),
+        (lambda: timed().window(MINUTE).aggregate(n="amount + 1"), "is no aggregate", "max(amount + 1)"),
+        (lambda: timed().join(payments(), on="ip"), "no bound in time", 'within="10 minutes"'),
+        (
+            lambda: orders().join(payments(), on="ip", within="1 minute"),
+            "the left side of a join tells no event",
+            ".event_time(",
+        ),
+        (
+            lambda: payments().join(orders(), on="ip", within="1 minute"),
+            "the right side of a join tells no event",
+            ".event_time(",
+        ),
+        (
+            lambda: timed().join(payments(), on="ip", within="1 minute", how="outer"),
+            "how='outer' is not a join",
+            "inner, left",
+        ),
+        (
+            lambda: timed().join(timed("b"), on="ip", within="1 minute"),
+            "have a column amount, at, user",
+            "amount_right='amount'",
+        ),
+        (
+            lambda: orders("a").merge(timed("b")),
+            "only some, or in different columns, tell the event time",
+            "before the merge",
+        ),
+        (lambda: orders().event_time("ip", lateness="1 second"), "by column 'ip' of type STRING", "to_timestamp(ip)"),
+        (
+            lambda: payments().select("seen", b="seen").event_time("b", lateness="0 seconds"),
+            "told by 'seen' already",
+            "once",
+        ),
+    ],
+)
+def test_time_that_is_missing_or_told_twice_is_refused(make: Callable[[], Stream], what: str, fix: str) -> None:
+    refused = refusal(make)
+    assert what in refused.what
+    assert fix in refused.fix
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        timed().select("ip", "AT").window(MINUTE).aggregate(n="count(*)"),
+        orders().event_time("AT", lateness="1 second").select("at").window(MINUTE).aggregate(n="count(*)"),
+        timed("a").merge(orders("b").event_time("AT", lateness="1 second")).window(MINUTE).aggregate(n="count(*)"),
+        timed().event_time("AT", lateness="5 seconds"),
+        timed().transform(lambda frame: frame).window(MINUTE).aggregate(n="count(*)"),
+        timed().where("true").exchange(exchange.random()).window(MINUTE).aggregate(n="any(amount > 1)"),
+        timed().window(MINUTE).aggregate(n="my_aggregate(amount)"),
+        timed().window(MINUTE).aggregate(n="sum(amount)").event_time("window_end", lateness="0 seconds"),
+    ],
+)
+def test_time_is_kept_as_far_as_spark_keeps_it(result: Stream) -> None:
+    graph_of(result)
+
+
+def test_a_join_keeps_the_time_that_is_always_there() -> None:
+    for how, expected in {"inner": "at", "left": "at", "right": None, "full": None}.items():
+        time = last(timed().join(payments(), on="ip", within="1 minute", how=how)).flow.time
+        assert (time.column if time else None) == expected
+
+
+# Rolling aggregates
+
+
+@pytest.mark.parametrize("sql", ["first(amount)", "sum(amount) + 1", "count(distinct ip)", "amount"])
+def test_a_rolling_aggregate_that_cannot_be_kept_is_refused(sql: str) -> None:
+    with pytest.raises(BadJob, match="rolling cannot keep n=") as refused:
+        graph_of(orders().key_by("ip").rolling(n=sql))
+    assert repr(sql) in refused.value.what
+    assert "sum(x), min(x), max(x), avg(x)" in refused.value.fix
+
+
+def test_a_rolling_aggregate_needs_events_that_still_have_an_order() -> None:
+    refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(*)").key_by("n").rolling(m="max(n)"))
+    assert "lost their order" in refused.what
+    assert "before the window" in refused.fix
+
+
+# What is not part of this version
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"late": Late.LOG}, "late=Late.LOG"),
+        ({"late": Late.TO_SIDE_OUTPUT}, "late=Late.TO_SIDE_OUTPUT"),
+        ({"late": Late.CORRECT}, "late=Late.CORRECT"),
+        ({"allowed": "1 minute"}, "allowed="),
+        ({"idle": "1 minute"}, "idle="),
+        ({"max_ahead": "1 minute"}, "max_ahead="),
+    ],
+)
+def test_options_for_late_events_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+    refused = refusal(lambda: orders().event_time("at", lateness="1 second", **options))
+    assert refused.what == f"{named} is not part of this version of Lockgate"
+    assert "late=Late.DROP" in refused.fix
+
+
+def test_a_late_output_is_refused() -> None:
+    refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(*)").late)
+    assert "late events cannot be sent to an output in this version" in refused.what
+    assert "late=Late.DROP" in refused.fix
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"tracking": SimpleNamespace()}, "tracking by acknowledgement is not part of this version"),
+        ({"dead_letters": MemorySink()}, "dead letters are not part of this version"),
+    ],
+)
+def test_options_of_a_job_that_are_not_here_yet_are_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadJob, match=what) as refused:
+        graph_of(orders(), **options)
+    assert f"job 'orders', declared at {HERE}:" in refused.value.where
+    assert "leave " in refused.value.fix
+
+
+def test_an_output_cannot_promise_more_than_its_job() -> None:
+    refused = refusal(lambda: orders().to("out", MemorySink(), guarantee=Guarantee.EXACTLY_ONCE))
+    assert refused.what == "output 'out' declares exactly-once (state), more than its job's at-most-once"
+
+
+# Real-time mode
+
+
+KAFKA_OUT = KafkaSink(topic="out", servers="k:9092")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (
+            lambda: stream("orders", SocketSource(host="h", port=1)).to("out", KAFKA_OUT),
+            "source 'orders' cannot run in real-time mode: it cannot read from a Socket",
+        ),
+        (
+            lambda: from_kafka().to("out", ConsoleSink()),
+            "sink 'out' cannot run in real-time mode: it cannot write to a Console",
+        ),
+        (lambda: from_kafka().map(lambda row: {}, "a INT").to("out", KAFKA_OUT), "it runs no Python functions"),
+        (lambda: from_kafka().where(lambda row: True).to("out", KAFKA_OUT), "it runs no Python functions"),
+        (lambda: from_kafka().key_by("ip").rolling(n="count(*)").to("out", KAFKA_OUT), "it runs no Python functions"),
+    ],
+)
+def test_what_real_time_mode_cannot_run_is_refused(make: Callable[[], Output], why: str) -> None:
+    refused = refusal(make, mode=Mode.REAL_TIME)
+    assert why in refused.what
+    assert "Mode.MICRO_BATCH" in refused.fix
+
+
+def test_real_time_mode_writes_to_one_output() -> None:
+    rows = from_kafka().where("amount > 1")
+    graph_of(rows.to("out", KAFKA_OUT), mode=Mode.REAL_TIME)
+    with pytest.raises(BadJob, match="has several outputs, and real-time mode writes to one"):
+        build_logical(job(rows.to("a", KAFKA_OUT), rows.to("b", KAFKA_OUT), mode=Mode.REAL_TIME))

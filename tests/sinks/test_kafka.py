@@ -1,0 +1,116 @@
+"""The bytes that KafkaSink writes are a contract with every reader, in any language."""
+
+import json
+import struct
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.partitioner.default import murmur2
+
+from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream
+from lockgate.errors import BadJob
+from lockgate.kafka.wire import create_topics, existing_topics
+
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
+
+AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
+ROWS = [(f"name-{n}", n, -n, AT, None if n % 2 else 0.5) for n in range(40)]
+SCHEMA = "name STRING, n INT, big BIGINT, at TIMESTAMP, share DOUBLE"
+
+
+def write(sink: KafkaSink, tmp_path: Path, rows: list[Any] = ROWS, schema: str = SCHEMA) -> None:
+    source = stream("rows", MemorySource(rows, value=schema))
+    job = Job("writer", source.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
+    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+
+
+def read(kafka: str, topic: str, count: int) -> list[Any]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=kafka,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        consumer_timeout_ms=20_000,
+    )
+    found = []
+    for record in consumer:
+        found.append(record)
+        if len(found) == count:
+            break
+    consumer.close()
+    return found
+
+
+@pytest.fixture
+def topic(kafka: str) -> str:
+    name = f"out-{uuid4().hex[:8]}"
+    create_topics(kafka, [name], partitions=5, where="test")
+    return name
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("name", lambda row: row[0].encode()),
+        ("n", lambda row: struct.pack(">i", row[1])),
+        ("big", lambda row: struct.pack(">q", row[2])),
+        (("name", "n", "share"), lambda row: json.dumps([row[0], row[1], row[4]], separators=(",", ":")).encode()),
+    ],
+    ids=["string", "int", "bigint", "several"],
+)
+def test_key_bytes_and_partitions_agree_with_javas(
+    key: Any, expected: Any, kafka: str, topic: str, tmp_path: Path
+) -> None:
+    write(KafkaSink(topic=topic, servers=kafka, key=key), tmp_path)
+    records = read(kafka, topic, len(ROWS))
+    assert sorted(record.key for record in records) == sorted(map(expected, ROWS))
+    for record in records:
+        assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 5
+
+
+def test_a_value_is_json_of_all_columns_with_nulls_and_times_in_utc(kafka: str, topic: str, tmp_path: Path) -> None:
+    write(KafkaSink(topic=topic, servers=kafka, key="name"), tmp_path, rows=ROWS[:2])
+    values = sorted(record.value for record in read(kafka, topic, 2))
+    assert values[1] == b'{"name":"name-1","n":1,"big":-1,"at":"2026-01-01T12:30:00.123456Z","share":null}'
+
+
+def test_rows_are_routed_placed_and_deleted_by_column(kafka: str, tmp_path: Path) -> None:
+    topics = [f"route-{uuid4().hex[:8]}" for _ in range(2)]
+    create_topics(kafka, topics, partitions=3, where="test")
+    rows = [("a", topics[0], 2, "keep"), ("b", topics[1], 1, "drop")]
+    sink = KafkaSink(servers=kafka, route="topic", partition="place", key="id", deleted="word = 'drop'")
+    write(sink, tmp_path, rows=rows, schema="id STRING, topic STRING, place INT, word STRING")
+    (first,), (second,) = read(kafka, topics[0], 1), read(kafka, topics[1], 1)
+    assert (first.partition, first.key, json.loads(first.value)["word"]) == (2, b"a", "keep")
+    assert (second.partition, second.key, second.value) == (1, b"b", None)
+
+
+def test_text_and_csv_are_written_as_they_are(kafka: str, topic: str, tmp_path: Path) -> None:
+    other = f"csv-{uuid4().hex[:8]}"
+    write(
+        KafkaSink(topic=topic, servers=kafka, key="id", format="text"),
+        tmp_path / "a",
+        rows=[("x", "grüße")],
+        schema="id STRING, line STRING",
+    )
+    write(
+        KafkaSink(topic=other, servers=kafka, format="csv"),
+        tmp_path / "b",
+        rows=[("x, y", 5)],
+        schema="id STRING, n INT",
+    )
+    assert read(kafka, topic, 1)[0].value == "grüße".encode()
+    (record,) = read(kafka, other, 1)
+    assert (record.key, record.value) == (None, b'"x, y",5')
+    assert other in existing_topics(kafka, where="test")
+
+
+def test_a_key_without_agreed_bytes_is_refused_before_anything_is_written(
+    kafka: str, topic: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadJob, match="column 'share' of type double cannot be a key"):
+        write(KafkaSink(topic=topic, servers=kafka, key="share"), tmp_path)

@@ -1,0 +1,100 @@
+"""Functions of the author's on Arrow batches, without Spark: what they return is checked row by row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from lockgate.dataflow.endpoints import POSITION
+from lockgate.failures import RowFailure, find_failure
+from lockgate.spark.functions import RowError, RowStep, _apply_batch
+
+PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
+BATCH = pa.record_batch(
+    [
+        pa.array([1, 2, 3], type=pa.int32()),
+        pa.array([{"source": "orders", "part": "orders-000002", "at": at, "child": []} for at in (40, 41, 42)], PLACE),
+    ],
+    names=["v", POSITION],
+)
+
+
+def apply(function: Callable[..., Any], kind: str, schema: pa.Schema, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    step = RowStep(function=function, kind=kind, where="map 'm', declared at job.py:7", columns=columns)
+    made = _apply_batch(BATCH, step, ("v", POSITION), (POSITION,), 1, schema)
+    return [row for batch in made for row in batch.to_pylist()]
+
+
+def apply_map(function: Callable[..., Any], kind: str = "map") -> list[dict[str, Any]]:
+    return apply(function, kind, pa.schema([("w", pa.int32()), (POSITION, PLACE)]), ("w",))
+
+
+def failure(function: Callable[..., Any], kind: str = "map") -> RowFailure:
+    with pytest.raises(RowError) as caught:
+        apply_map(function, kind)
+    found = find_failure(str(caught.value))
+    assert found is not None
+    return found
+
+
+def test_a_dict_and_a_tuple_are_both_rows() -> None:
+    assert [row["w"] for row in apply_map(lambda row: {"w": row.v * 2})] == [2, 4, 6]
+    assert [row["w"] for row in apply_map(lambda row: (row.v * 2,))] == [2, 4, 6]
+
+
+def test_a_filter_keeps_the_rows_for_which_the_function_holds() -> None:
+    kept = apply(lambda row: row.v != 2, "where", BATCH.schema, ())
+    assert [row["v"] for row in kept] == [1, 3]
+
+
+def test_the_children_of_a_row_are_numbered_beside_its_position() -> None:
+    made = apply_map(lambda row: [(row.v,)] * (row.v - 1), kind="flat_map")
+    assert [(row["w"], row[POSITION]["at"], row[POSITION]["child"]) for row in made] == [
+        (2, 41, [0]),
+        (3, 42, [0]),
+        (3, 42, [1]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ({"w": "many"}, "w='many' is not of type int32"),
+        ({"v": 1}, "the result lacks ['w']"),
+        ({"w": 1, "x": 2}, "the result has ['x'] beside it"),
+        (5, "5 is not a dict or tuple of (w)"),
+        ((1, 2), "(1, 2) is not a dict or tuple of (w)"),
+        ({"w": 2**40}, "is not of type int32"),
+        (None, "None is not a dict or tuple"),
+    ],
+)
+def test_what_the_schema_does_not_allow_names_the_row(result: Any, told: str) -> None:
+    found = failure(lambda row: result if row.v == 2 else {"w": row.v})
+    assert told in found.reason
+    assert (found.part, found.at, found.row) == ("orders, orders-000002", 41, "{'v': 2}")
+    assert found.where == "map 'm', declared at job.py:7"
+
+
+@pytest.mark.parametrize("result", ["text", {"w": 1}, 7])
+def test_a_flat_map_returns_an_iterable_of_rows(result: Any) -> None:
+    assert "flat_map returns an iterable of rows" in failure(lambda row: result, kind="flat_map").reason
+
+
+def test_a_generator_that_raises_half_way_names_the_row() -> None:
+    def fail(row: Row) -> Any:
+        yield (row.v,)
+        if row.v == 3:
+            raise KeyError("price")
+
+    found = failure(fail, kind="flat_map")
+    assert found.reason == "KeyError: 'price'"
+    assert found.at == 42
+
+
+def test_a_failure_survives_being_wrapped_in_other_text() -> None:
+    found = failure(lambda row: 1 / 0)
+    wrapped = f"[STREAM_FAILED] Query terminated: Traceback ... RowError: {found.token()}\n\tat org.apache.spark"
+    assert find_failure(wrapped) == found
+    assert "A function failed on the row from orders, orders-000002, offset 40" in str(found.as_error())
