@@ -25,9 +25,11 @@ from lockgate.dataflow.steps import (
     Write,
 )
 from lockgate.planner.derive import PathGuarantee
+from lockgate.planner.drawing import draw_text
 from lockgate.planner.logical import Node
-from lockgate.planner.picture import Arrow, Box, Picture, draw_svg, draw_text
+from lockgate.planner.picture import Arrow, Box, Picture
 from lockgate.planner.plan import Plan, plan
+from lockgate.planner.svg import draw_svg
 
 
 def explain(job: Job, *, width: int = 100) -> str:

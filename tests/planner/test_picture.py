@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockgate.errors import BadJob
-from lockgate.planner.picture import Arrow, Box, Picture, draw_svg, draw_text
+from lockgate.planner.drawing import draw_text
+from lockgate.planner.layout import Layers, Needs, Shape, Spacing, lay_out, least_size
+from lockgate.planner.picture import Arrow, Box, Picture
+from lockgate.planner.svg import draw_svg
 
 KINDS = ("source", "step", "state", "sink")
 UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
@@ -162,6 +165,32 @@ def pictures(draw: st.DrawFn) -> Picture:
 @given(picture=pictures(), width=st.sampled_from([40, 60, 100, 140, 400]))
 def test_lines_of_any_graph_can_be_followed_in_the_text(picture: Picture, width: int) -> None:
     assert_drawing_says_what_the_picture_says(picture, width)
+
+
+@settings(max_examples=60, deadline=None)
+@given(picture=pictures(), boxes_per_layer=st.sampled_from([None, 1, 2]), parts_in_a_row=st.booleans())
+def test_no_layout_is_smaller_than_the_least_size(
+    picture: Picture, boxes_per_layer: int | None, parts_in_a_row: bool
+) -> None:
+    incoming = [sum(arrow.target == box.id for arrow in picture.arrows) for box in picture.boxes]
+    needs = Needs(
+        shapes=[Shape(3 + count, 2 * count + 3, tuple(range(1, 2 * count, 2)), 1, count % 3) for count in incoming],
+        labels=[len(arrow.label) for arrow in picture.arrows],
+        spacing=Spacing(box_gap=2, lane_gap=1, part_gap=3, lead=1, pitch=2, tail=3, clearance=1),
+    )
+    layers = Layers(picture, boxes_per_layer=boxes_per_layer, parts_in_a_row=parts_in_a_row)
+    along, across = least_size(layers, needs)
+    for limit in (None, 0, across):
+        layout = lay_out(layers, needs, limit=limit)
+        assert layout.along >= along
+        assert layout.across >= across
+
+
+def test_a_graph_that_fits_nowhere_is_drawn_narrow_and_still_true() -> None:
+    fan = graph("", "s:a k:b", " ".join(["a>b=label"] * 30))
+    crowd = graph("", " ".join(f"n{i}x" for i in range(24)), " ".join(f"n{i}x>n{23 - i}x" for i in range(12)))
+    for picture in (fan, crowd, Picture("", (*fan.boxes, *crowd.boxes), (*fan.arrows, *crowd.arrows))):
+        assert_drawing_says_what_the_picture_says(picture, 40)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,52 @@
+"""Every job in the README plans as it stands there, and the first one runs as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockgate import Guarantee, plan
+from lockgate.cli.jobfile import load_job
+
+ROOT = Path(__file__).parents[2]
+SNIPPETS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+
+
+def write(name: str, directory: Path) -> Path:
+    path = directory / name
+    path.write_text(SNIPPETS[name])
+    return path
+
+
+def test_the_readme_has_its_two_jobs() -> None:
+    assert list(SNIPPETS) == ["hottest.py", "requests_per_ip.py"]
+    assert len(SNIPPETS["hottest.py"].strip().splitlines()) <= 12
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_a_job_of_the_readme_reaches_what_it_declares(name: str, tmp_path: Path) -> None:
+    planned = plan(load_job(str(write(name, tmp_path)), []))
+    assert planned.refusal() is None
+    assert planned.reached >= Guarantee.AT_LEAST_ONCE
+
+
+@pytest.mark.system
+def test_the_first_job_of_the_readme_runs_as_it_is_written_there(tmp_path: Path) -> None:
+    write("hottest.py", tmp_path)
+    (line,) = re.findall(r"lockgate (run hottest\.py .*)", (ROOT / "README.md").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "lockgate.cli.main", *line.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # 5 sensors speak 400 times each: six whole minutes of 60 readings are closed, less what disorder moved over.
+    closed = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("sensor-")]
+    assert {row[0] for row in closed} == {f"sensor-{number}" for number in range(5)}
+    assert all(int(row[-1]) <= 70 and float(row[-2]) > 10 for row in closed)
+    assert "done: 2,000 events" in done.stdout
