@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lockgate.runtime.progress import Progress
 
 _LINE_EVERY_SECONDS = 5.0
+_SECOND_WORD_SECONDS = 1.0
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,10 +96,17 @@ def run_job(arguments: argparse.Namespace) -> int:
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {arguments.checkpoint or default_checkpoint(job)}, log {started.log_file}")
 
+    asked_at: list[float] = []
+
     def stop(number: int, frame: FrameType | None) -> None:
-        live.say("stopping")
-        started.ask_to_stop()
-        signal.signal(number, signal.SIG_DFL)  # the second time it ends at once
+        # Some senders signal the process and its group, which comes twice at once; a second word later is meant.
+        if asked_at and time.monotonic() - asked_at[0] > _SECOND_WORD_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if not asked_at:
+            asked_at.append(time.monotonic())
+            live.say("stopping; once more ends it at once")
+            started.ask_to_stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

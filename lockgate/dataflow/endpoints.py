@@ -54,6 +54,7 @@ class Reading:
     origin: Origin
     start: str  # "earliest", "latest" or an ISO-8601 time
     rows_per_epoch: int
+    is_real_time: bool = False  # then rows are not counted out to epochs
     is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
 
     @property

@@ -39,11 +39,16 @@ class Watcher:
     events_total: int = 0
     _last: tuple[str, int] | None = None
 
+    def has_missed(self, report: Mapping[str, Any]) -> bool:
+        """Were there epochs between the last report that was taken and this one? Short ones end between two looks."""
+        before = -1 if self._last is None else self._last[1]
+        return bool(report["batchId"] > before + 1)
+
     def take(self, report: Mapping[str, Any] | None) -> Progress | None:
-        """The progress that a new report of Spark's means; None where it is the old one."""
-        if report is None or (report["timestamp"], report["batchId"]) == self._last:
+        """The progress that a new report of Spark's means; None where it is an old one."""
+        if report is None or (self._last is not None and _place(report) <= self._last):
             return None
-        self._last = (report["timestamp"], report["batchId"])
+        self._last = _place(report)
         self.events_total += report["numInputRows"]
         watermark = (report.get("eventTime") or {}).get("watermark")
         return Progress(
@@ -54,6 +59,11 @@ class Watcher:
             watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
             epoch_ms=(report.get("durationMs") or {}).get("triggerExecution", 0),
         )
+
+
+def _place(report: Mapping[str, Any]) -> tuple[str, int]:
+    """Where a report stands among the others: Spark's times are ISO-8601 in UTC, so their text is in order."""
+    return report["timestamp"], report["batchId"]
 
 
 def count_lag(sources: list[Mapping[str, Any]]) -> int | None:

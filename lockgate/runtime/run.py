@@ -71,8 +71,12 @@ class Run:
 
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
-        report = self._query.lastProgress
-        return self._watcher.take(None if report is None else dict(_as_mapping(report)))
+        last = self._query.lastProgress
+        reports = [] if last is None else [_as_mapping(last)]
+        if reports and self._watcher.has_missed(reports[0]):
+            reports = [_as_mapping(report) for report in self._query.recentProgress]
+        news = [self._watcher.take(report) for report in reports]
+        return next((progress for progress in reversed(news) if progress is not None), None)
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
@@ -146,6 +150,7 @@ def run(
             jars=connector_jars() if _uses_kafka(planned) else (),
             log_file=log_file.resolve(),
             are_tasks_retried=is_tracked,
+            is_real_time=job.mode is Mode.REAL_TIME,
         )
     )
     compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
@@ -175,7 +180,7 @@ def default_checkpoint(job: Job) -> Path:
 def _start(
     planned: Plan, compiled: Compiled, checkpoint: str, until_caught_up: bool, cause: list[Exception]
 ) -> StreamingQuery:
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import PySparkException
 
     job = planned.job
     writer = compiled.frame.writeStream.queryName(job.name).option("checkpointLocation", checkpoint)
@@ -198,7 +203,7 @@ def _start(
             writer = writer.trigger(processingTime=as_spark_text(job.epoch))
     try:
         return writer.start()
-    except AnalysisException as error:
+    except PySparkException as error:
         raise BadJob(
             f"Spark refuses the query of job {job.name!r}: {str(error).splitlines()[0]}",
             where=f"job {job.name!r}, declared at {job.origin}",

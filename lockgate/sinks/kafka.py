@@ -155,9 +155,7 @@ class KafkaSink(Sink):
         if self.format == "json":
             value = F.to_json(F.struct(*map(quote, rows.columns)), _json_options()).cast("binary")
         elif self.format == "csv":
-            value = F.to_csv(F.struct(*map(quote, rows.columns)), {"timestampFormat": TIMESTAMP_FORMAT}).cast(
-                "binary"
-            )
+            value = F.to_csv(F.struct(*map(quote, rows.columns)), {"timestampFormat": TIMESTAMP_FORMAT}).cast("binary")
         else:
             used = {*self.key, self.route, self.partition}
             rest = [name for name in rows.columns if name not in used]

@@ -90,8 +90,9 @@ class KafkaSource(Source):
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "true")
             .option("kafka.isolation.level", "read_committed")
-            .option("maxOffsetsPerTrigger", reading.rows_per_epoch)
         )
+        if not reading.is_real_time:
+            reader = reader.option("maxOffsetsPerTrigger", reading.rows_per_epoch)
         for name, text in {
             **_starting(reading),
             **{f"kafka.{name}": text for name, text in self.client.items()},

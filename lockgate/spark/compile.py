@@ -1,8 +1,11 @@
 """From a plan to one DataFrame: the query whose epochs carry all outputs of a job.
 
 One query is one DataFrame, one output mode and one watermark, so several outputs are tagged rows of one DataFrame and
-are told apart again in every epoch. Every step is analysed by Spark here, before anything runs: what the planner could
-not check (a column behind a `transform`, SQL that only Spark can parse) is refused with the author's own line.
+are told apart again in every epoch. The parts of a split are tagged in one pass over the rows; other branches over one
+source are computed side by side, and read it once each.
+
+Every step is analysed by Spark here, before anything runs: what the planner could not check (a column behind a
+`transform`, SQL that only Spark can parse) is refused with the author's own line.
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, Window
 from lockgate.errors import BadJob, InvariantBroken
+from lockgate.guarantees import Mode
 from lockgate.planner.logical import Node
 from lockgate.planner.plan import Plan
+from lockgate.planner.sql import read_expression
 from lockgate.spark.functions import RowStep, apply_rows
 from lockgate.spark.rolling import apply_rolling
 
@@ -91,36 +96,87 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str, rows_per_epo
                 where=node.where,
                 fix=f"the columns that reach this step are {', '.join(inputs[0].columns) if inputs else 'none'}",
             ) from error
-    if len(written) == 1:
-        node, step, frame = written[0]
-        return Compiled(
-            frame=frame, outputs=(CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=None),)
-        )
-    return Compiled(
-        frame=_tagged([frame for _, _, frame in written]),
-        outputs=tuple(
-            CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=tag)
-            for tag, (node, step, _) in enumerate(written)
-        ),
+    outputs = tuple(
+        CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=None if len(written) == 1 else tag)
+        for tag, (node, step, _) in enumerate(written)
     )
+    if len(written) == 1:
+        return Compiled(frame=written[0][2], outputs=outputs)
+    return Compiled(frame=_tagged(planned, frames, [node for node, _, _ in written]), outputs=outputs)
 
 
-def _tagged(frames: list[DataFrame]) -> DataFrame:
+def _tagged(planned: Plan, frames: dict[str, DataFrame], outputs: list[Node]) -> DataFrame:
     """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others."""
     from pyspark.sql import functions as F
 
-    shapes = [frame.schema for frame in frames]
-    tagged = [
-        frame.select(
-            F.lit(tag).alias(TAG),
-            *(
-                (F.struct("*") if other == tag else F.lit(None).cast(shape)).alias(_column(other))
-                for other, shape in enumerate(shapes)
-            ),
-        )
-        for tag, frame in enumerate(frames)
-    ]
+    shapes = [frames[node.name].schema for node in outputs]
+
+    def tag_columns(made: dict[int, Column]) -> list[Column]:
+        return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in enumerate(shapes)]
+
+    branches = {tag: _branch(planned, node) for tag, node in enumerate(outputs)}
+    tagged: list[DataFrame] = []
+    splits: dict[str, dict[int, _Branch]] = {}
+    for tag, node in enumerate(outputs):
+        branch = branches[tag]
+        if branch is not None:
+            splits.setdefault(branch.base, {})[tag] = branch
+        else:
+            tagged.append(frames[node.name].select(F.lit(tag).alias(TAG), *tag_columns({tag: F.struct("*")})))
+    for base, parts in splits.items():
+        # One pass over the rows: each is tagged with every part whose condition holds.
+        marks = F.array(*(F.when(branch.condition(), F.lit(tag)) for tag, branch in parts.items()))
+        marked = frames[base].select(F.explode(F.array_compact(marks)).alias(TAG), "*")
+        made = {
+            tag: F.when(F.col(TAG) == tag, F.struct(*branch.columns(frames[outputs[tag].name].columns)))
+            for tag, branch in parts.items()
+        }
+        tagged.append(marked.select(TAG, *tag_columns(made)))
     return reduce(lambda one, two: one.union(two), tagged)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A part of a split that goes to its sink by conditions and at most one select, all native."""
+
+    base: str
+    conditions: tuple[str, ...]
+    select: Select | None
+
+    def condition(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return reduce(lambda one, two: one & two, (F.expr(condition) for condition in self.conditions))
+
+    def columns(self, names: list[str]) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        sql = self.select.expressions if self.select is not None else {}
+        return [F.expr(sql[name]).alias(name) if name in sql else F.col(quote(name)) for name in names]
+
+
+def _branch(planned: Plan, output: Node) -> _Branch | None:
+    """The branch of a split that ends in this output, or None where more than a select stands between."""
+    conditions: list[str] = []
+    select: Select | None = None
+    node = planned.logical.node(output.inputs[0])
+    if isinstance(node.step, Select):
+        expressions = node.step.expressions
+        # An expression that uses another one of the same select has no place in a struct.
+        if any({name.lower() for name in expressions} & _names(sql) for sql in expressions.values()):
+            return None
+        select, node = node.step, planned.logical.node(node.inputs[0])
+    while isinstance(node.step, Where) and isinstance(node.step.condition, str):
+        conditions.append(node.step.condition)
+        node = planned.logical.node(node.inputs[0])
+    if not isinstance(node.step, Part):
+        return None
+    return _Branch(base=node.inputs[0], conditions=(node.step.condition, *reversed(conditions)), select=select)
+
+
+def _names(sql: str) -> set[str]:
+    facts = read_expression(sql)
+    return {name.lower() for name in facts.columns} if facts is not None else set()
 
 
 def _column(tag: int) -> str:
@@ -139,6 +195,7 @@ def _compile_step(
             origin=step.origin,
             start=start,
             rows_per_epoch=rows_per_epoch,
+            is_real_time=planned.job.mode is Mode.REAL_TIME,
             is_order_needed=any(isinstance(other.step, Rolling) for other in planned.logical.nodes),
         )
         return step.source.read(spark, reading)

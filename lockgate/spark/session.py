@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ QUERY_SETTINGS = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
 
+# Real-time mode insists on these; rows that leave at once are not sorted first.
+REAL_TIME_SETTINGS = {"spark.sql.execution.sortBeforeRepartition": "false"}
+
 # These are fixed when the driver starts.
 _PROCESS_SETTINGS = {
     "spark.speculation": "false",  # two attempts of one task would both write
@@ -71,6 +75,7 @@ class SessionPlan:
     jars: Sequence[Path]
     log_file: Path
     are_tasks_retried: bool = True
+    is_real_time: bool = False
 
 
 def open_session(wanted: SessionPlan) -> SparkSession:
@@ -84,7 +89,7 @@ def open_session(wanted: SessionPlan) -> SparkSession:
     else:
         _refuse_unfit(context, wanted)
     session = SparkSession(context).newSession()
-    for name, value in QUERY_SETTINGS.items():
+    for name, value in {**QUERY_SETTINGS, **(REAL_TIME_SETTINGS if wanted.is_real_time else {})}.items():
         session.conf.set(name, value)
     return session
 
@@ -120,9 +125,10 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
     conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}")
     with wanted.log_file.open("ab") as log:
         try:
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf=conf, popen_kwargs={"stdout": log, "stderr": log, "stdin": -1}
-            )
+            # A session of its own: Ctrl-C is for us, and we stop the JVM when the query has ended. When we die, the end
+            # of its standard input tells it.
+            popen = {"stdout": log, "stderr": log, "stdin": subprocess.PIPE, "start_new_session": True}
+            gateway = launch_gateway(conf=conf, popen_kwargs=popen)  # type: ignore[no-untyped-call]
             return SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             raise BadMachine(

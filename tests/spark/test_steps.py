@@ -82,6 +82,24 @@ def test_a_split_sends_an_event_to_every_part_whose_condition_holds_and_a_merge_
     assert sorted(row.v for row in both.rows) == sorted([*range(40), *range(0, 60, 2)])
 
 
+def test_the_parts_of_a_split_are_one_pass_over_the_source(tmp_path: Path) -> None:
+    parts = source().split(small="v < 40", even="v % 2 = 0", none="v > 1000")
+    small, even, none = MemorySink(), MemorySink(), MemorySink()
+    job = Job(
+        "one-pass",
+        parts["small"].where("v >= 10").to("small", small),
+        parts["even"].where("v < 50").select("k", half="v / 2").to("even", even),
+        parts["none"].to("none", none),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+    )
+    done = run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    assert sorted(row.v for row in small.rows) == list(range(10, 40))
+    assert tuples(even.rows) == Counter((f"k{v % 3}", v / 2) for v in range(0, 50, 2))
+    assert none.rows == []
+    assert done._query.lastProgress["numInputRows"] == len(EVENTS)
+    assert len(done._query.lastProgress["sources"]) == 1
+
+
 def closed(end: datetime, lateness: timedelta) -> bool:
     return end <= EVENTS[-1][2] - lateness
 

@@ -1,0 +1,49 @@
+"""Real-time mode: rows leave before their epoch ends."""
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, stream
+from lockgate.errors import Refused
+from lockgate.kafka.wire import create_topics
+
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
+
+
+def test_rows_arrive_while_their_epoch_goes_on(kafka: str, tmp_path: Path) -> None:
+    read, write = f"rt-in-{uuid4().hex[:8]}", f"rt-out-{uuid4().hex[:8]}"
+    create_topics(kafka, [read, write], partitions=1, where="test")
+    source = stream("payments", KafkaSource(topic=read, servers=kafka, value="id INT, amount INT"))
+    job = Job(
+        "real-time",
+        source.where("amount > 10").to("large", KafkaSink(topic=write, servers=kafka, key="id")),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        mode=Mode.REAL_TIME,
+    )
+    assert plan(job).physical.mode is Mode.REAL_TIME
+    with pytest.raises(Refused, match="a real-time query has no end"):
+        run(job, until_caught_up=True)
+    started = run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    try:
+        producer = KafkaProducer(bootstrap_servers=kafka)
+        for number in range(40):
+            producer.send(read, json.dumps({"id": number, "amount": number}).encode())
+        producer.close()
+        consumer = KafkaConsumer(
+            write, bootstrap_servers=kafka, auto_offset_reset="earliest", consumer_timeout_ms=120_000
+        )
+        found: list[int] = []
+        for record in consumer:
+            found.append(json.loads(record.value)["id"])
+            if len(found) == 29:
+                break
+        consumer.close()
+        assert started.is_running
+        assert started._query.lastProgress is None  # no epoch has ended
+    finally:
+        started.stop()
+    assert found == list(range(11, 40))
