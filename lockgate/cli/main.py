@@ -16,10 +16,10 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
-from lockgate.cli import job, services
+from lockgate.cli import demo, job, services
 from lockgate.errors import LockgateError, Refused
 
-GROUPS = (job, services)
+GROUPS = (job, services, demo)
 """Each has `register(subparsers)`, which adds its commands; each command sets `run`, a function of the arguments."""
 
 

@@ -1,0 +1,81 @@
+"""What are people talking about? Hashtags counted per minute, from a topic of posts into a topic of counts.
+
+lockgate plan examples/hashtags.py      the graphs and the guarantee; needs no broker
+python examples/hashtags.py             the same, then a run over two thousand made-up posts
+"""
+
+import json
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from kafka import KafkaProducer
+from pyspark.sql import Row, SparkSession
+
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, explain, run, stream, windows
+from lockgate.services.stack import Stack, default_root
+
+
+def job(servers: str = "localhost:9092", posts: str = "posts", counts: str = "hashtag-counts") -> Job:
+    """How often each hashtag was used in each minute; posts may arrive ten seconds out of order."""
+    counted = (
+        stream("posts", KafkaSource(topic=posts, servers=servers, value="author STRING, text STRING, at TIMESTAMP"))
+        .flat_map(find_hashtags, "hashtag STRING, at TIMESTAMP")
+        .event_time("at", lateness=timedelta(seconds=10))
+        .key_by("hashtag")
+        .window(windows.tumbling(timedelta(minutes=1)))
+        .aggregate(uses="count(*)")
+    )
+    return Job(
+        "hashtags",
+        counted.to("counts", KafkaSink(topic=counts, servers=servers, key="hashtag")),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+    )
+
+
+def find_hashtags(post: Row) -> Iterator[tuple[str, datetime]]:
+    """Every hashtag of a post, in lower case, as often as it is used."""
+    for hashtag in re.findall(r"#(\w+)", post.text):
+        yield hashtag.lower(), post.at
+
+
+def make_posts(count: int, seed: int) -> Iterator[dict[str, str]]:
+    """Posts of five minutes, a little out of order; some hashtags are more popular than others."""
+    rng = random.Random(seed)
+    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    hashtags = ["#Spark", "#spark", "#kafka", "#streaming", "#exactlyonce", "#coffee"]
+    for number in range(count):
+        at = began + number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))
+        used = rng.choices(hashtags, weights=[8, 4, 5, 3, 2, 1], k=rng.randint(0, 3))
+        yield {"author": f"user-{rng.randrange(50)}", "text": " ".join(["hello", *used]), "at": at.isoformat()}
+
+
+def main() -> None:
+    """Send posts into topics of their own, count them, show the counts."""
+    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
+    if servers is None:
+        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: hashtags.py HOST:PORT")
+    name = f"{datetime.now():%Y%m%d-%H%M%S}"
+    posts, counts = f"posts-{name}", f"hashtag-counts-{name}"
+    described = job(servers, posts=posts, counts=counts)
+    print(explain(described))
+
+    producer = KafkaProducer(bootstrap_servers=servers)
+    for post in make_posts(count=2000, seed=7):
+        producer.send(posts, json.dumps(post).encode())
+    producer.close()
+
+    with tempfile.TemporaryDirectory() as checkpoint:
+        run(described, checkpoint=checkpoint, until_caught_up=True)
+    records = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
+    records.option("subscribe", counts).load().selectExpr(
+        "inline(array(from_json(string(value), 'hashtag STRING, window_start STRING, uses BIGINT')))"
+    ).orderBy("window_start", "uses", ascending=[True, False]).show(100, truncate=False)
+    print("The last minute is still open: it closes when posts of ten seconds later have come.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Who asks how often? Requests counted per address and minute, from one topic into another.
+
+lockgate plan examples/requests_per_ip.py      the graphs and the guarantee; needs no broker
+python examples/requests_per_ip.py             a run over five thousand made-up requests, one address of them greedy
+"""
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from kafka import KafkaProducer
+from pyspark.sql import SparkSession
+
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream, windows
+from lockgate.services.stack import Stack, default_root
+
+
+def job(servers: str = "localhost:9092", requests: str = "requests", counts: str = "counts") -> Job:
+    """The requests of each address in each minute; they may arrive ten seconds out of order."""
+    counted = (
+        stream("requests", KafkaSource(topic=requests, servers=servers, value="ip STRING, url STRING, at TIMESTAMP"))
+        .event_time("at", lateness=timedelta(seconds=10))
+        .key_by("ip")
+        .window(windows.tumbling(timedelta(minutes=1)))
+        .aggregate(requests="count(*)")
+    )
+    return Job(
+        "requests-per-ip",
+        counted.to("counts", KafkaSink(topic=counts, servers=servers, key="ip")),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+    )
+
+
+def make_requests(count: int, seed: int) -> Iterator[dict[str, str]]:
+    """Requests of five minutes, a little out of order; in the third minute one address asks for half of everything."""
+    rng = random.Random(seed)
+    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    for number in range(count):
+        after = number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))
+        is_greedy = timedelta(minutes=2) <= after < timedelta(minutes=3) and rng.random() < 0.5
+        ip = "203.0.113.66" if is_greedy else f"198.51.100.{rng.randrange(1, 40)}"
+        yield {"ip": ip, "url": f"/item/{rng.randrange(1000)}", "at": (began + after).isoformat()}
+
+
+def main() -> None:
+    """Send requests into topics of their own, count them, show the busiest addresses."""
+    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
+    if servers is None:
+        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: requests_per_ip.py HOST:PORT")
+    name = f"{datetime.now():%Y%m%d-%H%M%S}"
+    requests, counts = f"requests-{name}", f"counts-{name}"
+
+    producer = KafkaProducer(bootstrap_servers=servers)
+    for request in make_requests(count=5000, seed=7):
+        producer.send(requests, json.dumps(request).encode())
+    producer.close()
+
+    with tempfile.TemporaryDirectory() as checkpoint:
+        done = run(job(servers, requests=requests, counts=counts), checkpoint=checkpoint, until_caught_up=True)
+    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the busiest addresses:")
+    records = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
+    records.option("subscribe", counts).load().selectExpr(
+        "inline(array(from_json(string(value), 'ip STRING, window_start STRING, requests BIGINT')))"
+    ).orderBy("requests", ascending=False).show(5, truncate=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Every example runs on real Kafka and Spark, and its result equals a computation in plain Python."""
+
+import itertools
+import json
+import os
+import runpy
+import subprocess
+import sys
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from pyspark.sql import SparkSession
+
+from lockgate import Guarantee, Job, plan, run
+from lockgate.cli.jobfile import load_job
+from lockgate.kafka.wire import create_topics
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+LATENESS = timedelta(seconds=10)
+MINUTE = timedelta(minutes=1)
+PARTITIONS = 4
+EVENTS = 3000
+ROWS_PER_EPOCH = 1000
+
+
+@pytest.fixture(autouse=True)
+def path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a job file makes the modules beside it importable; not for the tests after this one."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+# -- what each example promises, without a broker ---------------------------------------------------------------------
+
+DECLARED = {
+    "hashtags": Guarantee.AT_LEAST_ONCE,
+    "order_volume": Guarantee.EXACTLY_ONCE,
+    "requests_per_ip": Guarantee.AT_LEAST_ONCE,
+}
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(DECLARED) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_plans_with_the_guarantee_it_declares(name: str) -> None:
+    planned = plan(job_of(name))
+    assert planned.declared is DECLARED[name]
+    assert planned.reached is Guarantee.EXACTLY_ONCE
+    assert planned.refusal() is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_makes_the_same_events_from_the_same_seed(name: str) -> None:
+    assert list(make_events(name, count=50, seed=3)) == list(make_events(name, count=50, seed=3))
+    assert list(make_events(name, count=50, seed=3)) != list(make_events(name, count=50, seed=4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_is_short_enough_to_be_read(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 100
+
+
+# -- against a computation in plain Python ----------------------------------------------------------------------------
+
+
+@pytest.mark.system
+def test_hashtags_are_counted_per_minute(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    posts, counts = unique("posts"), unique("hashtag-counts")
+    events = list(make_events("hashtags", count=EVENTS, seed=11))
+    send(kafka, posts, events)
+    job = job_of("hashtags", servers=kafka, posts=posts, counts=counts)
+    run_all(job, tmp_path)
+
+    used = [
+        (word[1:].lower(), event) for event in events for word in str(event["text"]).split() if word.startswith("#")
+    ]
+    # A post without a hashtag has no row behind the flat_map, so it does not move the watermark either.
+    is_closed = closed_by(event for _, event in used)
+    expected = Counter((hashtag, minute_of(event)) for hashtag, event in used if is_closed(event))
+    rows = list(read(kafka, counts))
+    assert Counter({(row["hashtag"], moment(row["window_start"])): row["uses"] for row in rows}) == expected
+    assert len(rows) == len(expected) > 15
+    assert all(row["_key"] == row["hashtag"].encode() for row in rows)
+
+
+@pytest.mark.system
+def test_requests_are_counted_per_address_and_minute(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    requests, counts = unique("requests"), unique("counts")
+    events = list(make_events("requests_per_ip", count=EVENTS, seed=12))
+    send(kafka, requests, events)
+    job = job_of("requests_per_ip", servers=kafka, requests=requests, counts=counts)
+    run_all(job, tmp_path)
+
+    is_closed = closed_by(events)
+    expected = Counter((event["ip"], minute_of(event)) for event in events if is_closed(event))
+    rows = list(read(kafka, counts))
+    assert Counter({(row["ip"], moment(row["window_start"])): row["requests"] for row in rows}) == expected
+    assert len(rows) == len(expected) > 100
+    assert all(moment(row["window_end"]) - moment(row["window_start"]) == MINUTE for row in rows)
+
+
+@pytest.mark.system
+def test_order_volume_is_added_up_per_minute_and_as_of_each_order(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    orders, volume, totals = unique("orders"), unique("order-volume"), unique("order-totals")
+    events = list(make_events("order_volume", count=EVENTS, seed=13))
+    send(kafka, orders, events)
+    job = job_of("order_volume", servers=kafka, orders=orders, volume=volume, totals=totals)
+    run_all(job, tmp_path)
+
+    promoted = [event for event in events if event["promotion"] is not None]
+    is_closed = closed_by(promoted)
+    expected: dict[tuple[str, datetime], list[Decimal]] = defaultdict(list)
+    for event in filter(is_closed, promoted):
+        expected[event["promotion"], minute_of(event)].append(Decimal(str(event["amount"])))
+    rows = list(read(kafka, volume))
+    assert len(rows) == len(expected) >= 8
+    assert {
+        (row["promotion"], moment(row["window_start"])): (row["orders"], Decimal(str(row["amount"]))) for row in rows
+    } == {key: (len(amounts), sum(amounts)) for key, amounts in expected.items()}
+
+    check_totals(list(read(kafka, totals)), events)
+
+
+def check_totals(rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+    """Every promoted order once, each with the sum and number of all orders of its promotion up to it."""
+    amounts = {event["order_id"]: Decimal(str(event["amount"])) for event in events}
+    for promotion in ("winter-sale", "two-for-one"):
+        sent = [event["order_id"] for event in events if event["promotion"] == promotion]
+        mine = sorted((row for row in rows if row["promotion"] == promotion), key=lambda row: row["total_orders"])
+        assert sorted(row["order_id"] for row in mine) == sent
+        total = Decimal(0)
+        for place, row in enumerate(mine, start=1):
+            total += amounts[row["order_id"]]
+            assert (row["total_orders"], Decimal(str(row["total_amount"]))) == (place, total)
+        for partition in range(PARTITIONS):  # the order of an input partition is kept
+            ids = [row["order_id"] for row in mine if row["order_id"] % PARTITIONS == partition]
+            assert ids == sorted(ids)
+    assert {row["promotion"] for row in rows} == {"winter-sale", "two-for-one"}
+
+
+def test_the_check_of_the_totals_notices_an_order_that_is_missing_or_counted_twice() -> None:
+    events = list(make_events("order_volume", count=60, seed=1))
+    counts: Counter[str] = Counter()
+    sums: dict[str, Decimal] = defaultdict(Decimal)
+    rows = []
+    for event in events:
+        if (promotion := event["promotion"]) is not None:
+            counts[promotion] += 1
+            sums[promotion] += Decimal(str(event["amount"]))
+            totals = {"total_orders": counts[promotion], "total_amount": sums[promotion]}
+            rows.append({"promotion": promotion, "order_id": event["order_id"], **totals})
+    check_totals(rows, events)
+    for wrong in (rows[:-1], [*rows, rows[5]], [{**rows[0], "total_amount": Decimal(0)}, *rows[1:]]):
+        with pytest.raises(AssertionError):
+            check_totals(wrong, events)
+
+
+# -- as a user runs them ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("hashtags", ["Logical graph", "Physical graph", "by key (hashtag)", "|spark ", "exactly-once (state)"]),
+        ("order_volume", ["declared exactly-once (state)", "|winter-sale|", "|two-for-one|"]),
+        ("requests_per_ip", ["declared at-least-once", "|203.0.113.66 |2026-01-01T12:02:00.000000Z|"]),
+    ],
+)
+def test_example_runs_as_a_script(name: str, shown: list[str], kafka: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), kafka]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for text in shown:
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_without_a_broker_says_how_to_start_one(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    bare = {key: text for key, text in os.environ.items() if key != "LOCKGATE_HOME"}
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "lockgate up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- the parts --------------------------------------------------------------------------------------------------------
+
+
+def job_of(name: str, **parameters: str) -> Job:
+    """The job of an example, loaded as the command line loads it."""
+    return load_job(str(EXAMPLES / f"{name}.py"), [f"{key}={text}" for key, text in parameters.items()])
+
+
+MAKERS = {"hashtags": "make_posts", "order_volume": "make_orders", "requests_per_ip": "make_requests"}
+
+
+def make_events(name: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The events that the example makes for itself."""
+    made: Iterator[dict[str, Any]] = runpy.run_path(str(EXAMPLES / f"{name}.py"))[MAKERS[name]](count=count, seed=seed)
+    return made
+
+
+def run_all(job: Job, tmp_path: Path) -> None:
+    """Run to the end of what is there, in several epochs."""
+    checkpoint, log = tmp_path / "checkpoint", tmp_path / "spark.log"
+    run(job, checkpoint=str(checkpoint), until_caught_up=True, rows_per_epoch=ROWS_PER_EPOCH, log_file=log)
+    assert len(list((checkpoint / "commits").glob("[0-9]*"))) > EVENTS // ROWS_PER_EPOCH
+
+
+def unique(topic: str) -> str:
+    return f"{topic}-{uuid.uuid4().hex[:8]}"
+
+
+def send(servers: str, topic: str, events: list[dict[str, Any]]) -> None:
+    """Spread the events over all partitions in turn: they are out of order across partitions, too, but not much."""
+    at = [moment(event["at"]) for event in events]
+    assert any(one > two for one, two in itertools.pairwise(at)), "the events are to be out of order"
+    create_topics(servers, [topic], partitions=PARTITIONS, where="test")
+    producer = KafkaProducer(bootstrap_servers=servers)
+    for number, event in enumerate(events):
+        producer.send(topic, json.dumps(event).encode(), partition=number % PARTITIONS)
+    producer.flush()
+    producer.close()
+
+
+def read(servers: str, topic: str) -> Iterator[dict[str, Any]]:
+    """What a reader who knows nothing of Spark finds in a topic, up to its end."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers,
+        isolation_level="read_committed",
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+    )
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for records in consumer.poll(timeout_ms=500).values():
+                for record in records:
+                    yield {**json.loads(record.value, parse_float=Decimal), "_key": record.key}
+    finally:
+        consumer.close()
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+
+
+def minute_of(event: dict[str, Any]) -> datetime:
+    return moment(event["at"]).replace(second=0, microsecond=0)
+
+
+def closed_by(events: Iterable[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
+    """Whether the minute of an event is closed when all events have been seen."""
+    watermark = max(moment(event["at"]) for event in events) - LATENESS
+    return lambda event: minute_of(event) + MINUTE <= watermark
