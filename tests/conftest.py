@@ -1,5 +1,6 @@
 """What several rings of tests share: one set of real local services, started when a test first asks for it."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,9 @@ from pyspark.sql import SparkSession
 from lockgate.services.stack import Stack
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
+
+# Tests start many short-lived JVMs: compiling less, and with fewer threads, halves their time on two cores.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

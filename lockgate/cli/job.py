@@ -47,9 +47,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--from",
         dest="start",
-        default="earliest",
         metavar="WHERE",
-        help="earliest (the default), latest, or a time with its zone; counts only without a checkpoint",
+        help="earliest (the default, but for at-most-once jobs), latest, or a time with its zone; "
+        "counts only without a checkpoint",
     )
     run.add_argument("--until-caught-up", action="store_true", help="end when all that was there is processed")
     run.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows an epoch takes from a source")

@@ -35,6 +35,7 @@ class SourceAbility:
 
     is_replayable: bool
     reason: str
+    can_skip_history: bool = False  # can a run begin with what comes next?
 
 
 @dataclass(frozen=True)

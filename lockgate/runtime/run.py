@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.duration import as_spark_text
-from lockgate.dataflow.endpoints import Reading
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read, Write
 from lockgate.errors import BadJob, Failed, LockgateError, Refused
@@ -33,7 +32,7 @@ from lockgate.runtime.progress import Progress, Watcher
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
-from lockgate.spark.compile import Compiled, compile_plan
+from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
 
@@ -120,7 +119,7 @@ def run(
     *,
     checkpoint: str | None = None,
     master: str | None = None,
-    start: str = "earliest",
+    start: str | None = None,
     until_caught_up: bool = False,
     rows_per_epoch: int = ROWS_PER_EPOCH,
     log_file: Path | None = None,
@@ -128,13 +127,15 @@ def run(
 ) -> Run:
     """Run a job. With `until_caught_up` it returns when all that was there is processed (unless `wait=False`).
 
-    Raises BadJob or OverClaim before anything runs, and Failed for what happens while running.
+    `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
+    an at-most-once job, which begins with what comes next. Raises BadJob or OverClaim before anything runs, and Failed
+    for what happens while running.
     """
     planned = plan(job)
     refusal = planned.refusal()
     if refusal is not None:
         raise refusal
-    _refuse_bad_start(start, job)
+    start = _read_start(start, job)
     _refuse_endless(planned, until_caught_up)
     if rows_per_epoch < 1:
         raise Refused(
@@ -235,13 +236,11 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
     )
 
 
-def _check_outside(planned: Plan, start: str, rows_per_epoch: int) -> None:
+def _check_outside(planned: Plan, start: str | None, rows_per_epoch: int) -> None:
     """Look at every source and sink before Spark is started, which takes seconds."""
     for node in planned.logical.nodes:
         if isinstance(node.step, Read):
-            node.step.source.check(
-                Reading(name=node.name, origin=node.step.origin, start=start, rows_per_epoch=rows_per_epoch)
-            )
+            node.step.source.check(read_from(planned, node, start, rows_per_epoch))
         elif isinstance(node.step, Write):
             node.step.sink.check(node.where)
 
@@ -254,18 +253,20 @@ def _uses_kafka(planned: Plan) -> bool:
     )
 
 
-def _refuse_bad_start(start: str, job: Job) -> None:
-    if start in ("earliest", "latest"):
-        return
+def _read_start(start: str | None, job: Job) -> str | None:
+    """The place to start from, a time in a form that every version of Python reads."""
+    if start in (None, "earliest", "latest"):
+        return start
     try:
-        if datetime.fromisoformat(start).tzinfo is not None:
-            return
-    except (ValueError, TypeError):
+        moment = datetime.fromisoformat(str(start).strip().replace("Z", "+00:00"))
+        if moment.tzinfo is not None:
+            return moment.isoformat()
+    except ValueError:
         pass
     raise Refused(
         f"{start!r} is not a place to start from",
         where=f"job {job.name!r}",
-        fix="use earliest, latest, or a time with its zone, e.g. 2026-01-31T12:00:00+00:00",
+        fix="use earliest, latest, or a time with its zone, e.g. 2026-01-31T12:00:00Z",
     )
 
 

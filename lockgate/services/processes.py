@@ -109,6 +109,9 @@ class Daemon:
             process.wait(timeout=limit.total_seconds())
         except psutil.TimeoutExpired:
             return False
+        child = _children.pop(process.pid, None)
+        if child is not None:
+            child.poll()  # psutil has taken its status; now its handle knows too
         return True
 
     def stop(self, with_signal: signal.Signals, limit: timedelta) -> bool:

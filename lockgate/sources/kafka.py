@@ -37,7 +37,11 @@ class KafkaSource(Source):
 
     @property
     def ability(self) -> SourceAbility:
-        return SourceAbility(is_replayable=True, reason="Kafka keeps its records and they are read again by offset")
+        return SourceAbility(
+            is_replayable=True,
+            reason="Kafka keeps its records and they are read again by offset",
+            can_skip_history=True,
+        )
 
     @property
     def tasks(self) -> str:

@@ -6,6 +6,7 @@ so that rows which become available with time are the same ones after a restart.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -45,6 +46,9 @@ def read_numbered(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
     from pyspark.sql.types import StructType
+
+    # A name may hold any character, and Spark's name for a source may not.
+    format = f"lockgate_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
     class Rows(InputPartition):
         def __init__(self, first: int, last: int) -> None:
@@ -87,7 +91,7 @@ def read_numbered(
     class Numbered(DataSource):
         @classmethod
         def name(cls) -> str:
-            return f"lockgate_{name}"
+            return format
 
         def schema(self) -> str:
             return f"{ddl}, {NUMBER} BIGINT"
@@ -96,5 +100,5 @@ def read_numbered(
             return Reader(schema)
 
     spark.dataSource.register(Numbered)
-    rows = spark.readStream.format(f"lockgate_{name}").load()
+    rows = spark.readStream.format(format).load()
     return rows.select(*columns, position(source=name, part=F.lit(name), at=F.col(NUMBER)))

@@ -15,7 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.duration import as_spark_text
-from lockgate.dataflow.endpoints import Reading, Sink
+from lockgate.dataflow.endpoints import POSITION, Reading, Sink
 from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.schema import quote
@@ -37,7 +37,7 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, Window
 from lockgate.errors import BadJob, InvariantBroken
-from lockgate.guarantees import Mode
+from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import Node
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
@@ -76,7 +76,28 @@ class Compiled:
     outputs: tuple[CompiledOutput, ...]
 
 
-def compile_plan(planned: Plan, spark: SparkSession, *, start: str, rows_per_epoch: int) -> Compiled:
+def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int) -> Reading:
+    """How a source of the plan is read.
+
+    Nothing is skipped in silence, so without a word a run begins with the oldest. Only an at-most-once run begins with
+    what comes next: it remembers nothing of the run before, and must not repeat a row.
+    """
+    step = node.step
+    if start is None:
+        is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
+        can_skip = isinstance(step, Read) and step.source.ability.can_skip_history
+        start = "latest" if can_skip and not is_tracked else "earliest"
+    return Reading(
+        name=node.name,
+        origin=step.origin,
+        start=start,
+        rows_per_epoch=rows_per_epoch,
+        is_real_time=planned.job.mode is Mode.REAL_TIME,
+        is_order_needed=any(isinstance(other.step, Rolling) for other in planned.logical.nodes),
+    )
+
+
+def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_per_epoch: int) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong."""
     from pyspark.errors import AnalysisException, PySparkException
 
@@ -184,21 +205,13 @@ def _column(tag: int) -> str:
 
 
 def _compile_step(
-    node: Node, inputs: list[DataFrame], planned: Plan, spark: SparkSession, start: str, rows_per_epoch: int
+    node: Node, inputs: list[DataFrame], planned: Plan, spark: SparkSession, start: str | None, rows_per_epoch: int
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
     step = node.step
     if isinstance(step, Read):
-        reading = Reading(
-            name=node.name,
-            origin=step.origin,
-            start=start,
-            rows_per_epoch=rows_per_epoch,
-            is_real_time=planned.job.mode is Mode.REAL_TIME,
-            is_order_needed=any(isinstance(other.step, Rolling) for other in planned.logical.nodes),
-        )
-        return step.source.read(spark, reading)
+        return step.source.read(spark, read_from(planned, node, start, rows_per_epoch))
     frame = inputs[0]
     before = planned.logical.node(node.inputs[0]).flow
     hidden = [name for name in (*before.hidden, TASK) if name in frame.columns]
@@ -228,6 +241,12 @@ def _compile_step(
     if isinstance(step, Exchanged):
         return _exchanged(frame, step, planned.physical.state_partitions)
     if isinstance(step, Rolling):
+        if POSITION not in frame.columns:
+            raise BadJob(
+                f"the rows have lost their place before rolling {node.name!r}, so they have no order",
+                where=node.where,
+                fix=f"keep the column {POSITION} in the transform before it",
+            )
         return apply_rolling(frame, step.keys, step.aggregates)
     if isinstance(step, WindowAggregate):
         return _windowed(frame, step, before.time)

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,9 @@ def test_three_brokers_keep_taking_writes_when_one_is_killed_and_it_comes_back(t
         admin = KafkaAdminClient(bootstrap_servers=bootstrap)
         # The cluster's own settings, as a client sees them: broker defaults decide what the topic gets.
         admin.create_topics([NewTopic(name="orders", num_partitions=3, replication_factor=-1)])
-        (topic,) = admin.describe_topics(["orders"])
+        deadline = time.monotonic() + 60  # a broker tells of a new topic when it has heard of it itself
+        while not (topic := admin.describe_topics(["orders"])[0])["partitions"] and time.monotonic() < deadline:
+            time.sleep(0.1)
         assert [len(partition["replica_nodes"]) for partition in topic["partitions"]] == [3, 3, 3]
         assert config(admin, "orders")["min.insync.replicas"] == "2"
         admin.close()

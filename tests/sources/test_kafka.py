@@ -38,7 +38,7 @@ def send(kafka: str, topic: str) -> Send:
 
 
 def read_all(
-    source: KafkaSource, tmp_path: Path, columns: list[str] | None = None, start: str = "earliest"
+    source: KafkaSource, tmp_path: Path, columns: list[str] | None = None, start: str | None = None
 ) -> list[Any]:
     sink = MemorySink()
     read = stream("records", source)
@@ -106,7 +106,7 @@ def test_a_run_starts_where_it_is_told(kafka: str, topic: str, send: Send, tmp_p
             *({"value": name.encode(), "partition": p, "timestamp_ms": int(moment.timestamp() * 1000)} for p in (0, 1))
         )
     source = KafkaSource(topic=topic, servers=kafka, value="line STRING", format="text")
-    since = (new - timedelta(hours=1)).isoformat()
+    since = f"{new - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     assert sorted(row.line for row in read_all(source, tmp_path / "a", start=since)) == ["new", "new"]
     assert read_all(source, tmp_path / "b", start="latest") == []
     with pytest.raises(Refused, match="not a place to start from"):

@@ -273,6 +273,23 @@ def test_a_transform_that_returns_no_frame_is_refused(tmp_path: Path) -> None:
         rows_of(source().transform(lambda frame: None), tmp_path)  # type: ignore[arg-type, return-value]
 
 
+def test_a_condition_in_python_keeps_the_event_time(tmp_path: Path) -> None:
+    timed = source(per_epoch=30).event_time("at", lateness="0 seconds").where(lambda row: row.v % 2 == 0)
+    rows = rows_of(timed.window(windows.tumbling("30 seconds")).aggregate(n="count(*)"), tmp_path)
+    assert [(row.window_start, row.n) for row in rows] == [(BEGIN, 15)]
+
+
+def test_event_time_is_told_again_behind_a_function(tmp_path: Path) -> None:
+    doubled = source().map(lambda row: (row.k, row.v * 2, row.at), SCHEMA).event_time("at", lateness="0 seconds")
+    rows = rows_of(doubled.window(windows.tumbling("30 seconds")).aggregate(total="sum(v)"), tmp_path)
+    assert [(row.window_start, row.total) for row in rows] == [(BEGIN, 2 * sum(range(30)))]
+
+
+def test_rows_that_lost_their_place_in_a_transform_cannot_be_ordered(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match="have lost their place before rolling"):
+        rows_of(source().transform(lambda frame: frame.select("k", "v")).key_by("k").rolling(n="count(*)"), tmp_path)
+
+
 def test_two_independent_branches_overlap_in_time(spark: SparkSession, tmp_path: Path) -> None:
     def wait(row: Row) -> dict[str, Any]:
         import time
