@@ -79,7 +79,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
 def run_job(arguments: argparse.Namespace) -> int:
     """Run a job under the eyes of its author."""
     from lockgate.cli.jobfile import load_job
-    from lockgate.runtime.run import ROWS_PER_EPOCH, default_checkpoint, run
+    from lockgate.runtime.run import ROWS_PER_EPOCH, run
 
     job = load_job(arguments.file, arguments.parameters)
     live = LiveLine(as_json=arguments.json)
@@ -94,7 +94,7 @@ def run_job(arguments: argparse.Namespace) -> int:
         until_caught_up=arguments.until_caught_up,
     )
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
-    live.say(f"checkpoint {arguments.checkpoint or default_checkpoint(job)}, log {started.log_file}")
+    live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
 
     asked_at: list[float] = []
 

@@ -6,6 +6,7 @@ installed anywhere; modules beside it are found as they would be by `python FILE
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -26,6 +27,12 @@ from lockgate.errors import LockgateError, Refused
 
 def load_job(path: str, parameters: Sequence[str]) -> Job:
     """The job of a file, with `name=value` texts for its parameters."""
+    # What the file prints is for people; programs read what we print.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _load_job(path, parameters)
+
+
+def _load_job(path: str, parameters: Sequence[str]) -> Job:
     module = _load(Path(path))
     make = getattr(module, "job", None)
     if not callable(make):
@@ -35,7 +42,7 @@ def load_job(path: str, parameters: Sequence[str]) -> Job:
         made = make(**arguments)
     except LockgateError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(Path(path), error, "job() failed") from error
     if not isinstance(made, Job):
         raise Refused(
@@ -55,13 +62,14 @@ def _load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise Refused(f"{path} is not a Python file", where=str(path), fix="name a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
+    # Behind all others: a file kafka.py beside the job is not what anybody else means by kafka.
+    sys.path.append(str(path.resolve().parent))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except LockgateError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(path, error, f"{path.name} cannot be loaded") from error
     _send_by_value(module)
     return module
@@ -73,7 +81,7 @@ def _send_by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _refusal(path: Path, error: Exception, what: str) -> Refused:
+def _refusal(path: Path, error: BaseException, what: str) -> Refused:
     where = str(path)
     if isinstance(error, SyntaxError) and error.filename:  # maybe of a module that the file imports
         told, where = f"{type(error).__name__}: {error.msg}", f"{Path(error.filename).name}:{error.lineno}"

@@ -93,13 +93,18 @@ class Source(ABC):
         """The stream as a DataFrame: the columns of the value, then the hidden ones."""
 
     @property
+    def is_native(self) -> bool:
+        """Are its rows read inside the JVM, and not made by Python?"""
+        return True
+
+    @property
     def is_fit_for_real_time(self) -> bool:
         """Can Spark's real-time mode read it?"""
         return False
 
     @property
-    def topics(self) -> frozenset[tuple[str, str]]:
-        """The (servers, topic) pairs that are read, so that a job which feeds itself is found."""
+    def places(self) -> frozenset[tuple[str, str]]:
+        """What is read, as (system, place) pairs, so that a job which feeds itself is found."""
         return frozenset()
 
     def summary(self) -> tuple[str, ...]:
@@ -127,6 +132,9 @@ class Sink(ABC):
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that the sink has them."""
 
+    def check_rows(self, rows: DataFrame, where: str) -> None:  # noqa: B027 - most sinks take any rows
+        """Look at the columns and types of what will come; raise with the cure where they cannot be written."""
+
     def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
         """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
 
@@ -136,8 +144,8 @@ class Sink(ABC):
         return False
 
     @property
-    def topics(self) -> frozenset[tuple[str, str]]:
-        """The (servers, topic) pairs that are written."""
+    def places(self) -> frozenset[tuple[str, str]]:
+        """What is written, as (system, place) pairs."""
         return frozenset()
 
     def summary(self) -> tuple[str, ...]:

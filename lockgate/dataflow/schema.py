@@ -69,6 +69,8 @@ def parse_ddl(ddl: str, where: str) -> Schema:
             raise _refusal(ddl, where, f"{definition.sql(dialect='spark')!r} has no type")
         if _names_unknown_type(definition.kind):
             raise _refusal(ddl, where, f"{definition.kind.sql(dialect='spark')!r} is not a type of Spark")
+        if definition.name.startswith("__"):
+            raise _refusal(ddl, where, f"names such as {definition.name!r}, with two underscores first, are taken")
         is_nullable = not any(
             isinstance(constraint.kind, exp.NotNullColumnConstraint) for constraint in definition.constraints
         )

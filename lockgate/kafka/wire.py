@@ -5,11 +5,11 @@ The library is an extra. It is imported where it is first used, and a missing on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lockgate.errors import BadMachine, Refused
+from lockgate.errors import BadJob, BadMachine, Refused
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 def name_topic(servers: str, topic: str) -> frozenset[tuple[str, str]]:
     """The topic at each of its servers, so that two lists of servers with one in common name the same topic."""
     hosts = (server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
-    return frozenset((host, topic) for host in hosts)
+    return frozenset((host, f"topic {topic!r}") for host in hosts)
+
+
+def refuse_settings(client: Mapping[str, str], taken: Collection[str], where: str) -> None:
+    """Refuse settings of the client that a guarantee hangs on."""
+    for name in client:
+        if name.removeprefix("kafka.") in taken:
+            raise BadJob(
+                f"the client's setting {name!r} is not the author's to make: the guarantee hangs on it",
+                where=where,
+                fix=f"leave it away; also taken are {', '.join(sorted(taken))}",
+            )
 
 
 def existing_topics(servers: str, *, where: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from lockgate.dataflow.endpoints import POSITION
@@ -69,6 +69,8 @@ class Flow:
     columns: Schema | None
     hidden: tuple[str, ...]
     time: EventTime | None
+    timed_at: Origin | None = None  # where event time was told, also where no column tells it any more
+    is_broadcast: bool = False  # does every event come several times, once for each task?
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +121,12 @@ def build_logical(job: Job) -> LogicalGraph:
             kind=kind,
             step=step,
             inputs=tuple(before.name for before in inputs),
-            flow=_flow(step, [before.flow for before in inputs], where),
+            flow=_carry(_flow(step, [before.flow for before in inputs], where), inputs, step, where),
         )
         nodes.append(node)
         by_step[step] = node
     graph = LogicalGraph(job=job, nodes=tuple(nodes))
-    _refuse_loops_through_topics(graph)
+    _refuse_loops_outside(graph)
     _refuse_unfit_for_real_time(graph)
     return graph
 
@@ -219,6 +221,21 @@ def _where(kind: str, name: str, origin: Origin) -> str:
 # What leaves a step
 
 
+def _carry(flow: Flow, inputs: list[Node], step: Step, where: str) -> Flow:
+    """What stays true of a flow: whether time was told, and whether events come several times."""
+    told = step.origin if isinstance(step, Timed) else next((i.flow.timed_at for i in inputs if i.flow.timed_at), None)
+    is_broadcast = any(before.flow.is_broadcast for before in inputs)
+    if is_broadcast and isinstance(step, Rolling | WindowAggregate | Join):
+        raise BadJob(
+            "every event comes several times behind a broadcast, and would count several times in this step",
+            where=where,
+            fix="put the broadcast behind the step, or use another exchange",
+        )
+    if isinstance(step, Exchanged) and step.exchange is not None and step.exchange.strategy is Strategy.BROADCAST:
+        is_broadcast = True
+    return replace(flow, timed_at=told, is_broadcast=is_broadcast)
+
+
 @singledispatch
 def _flow(step: Step, inputs: list[Flow], where: str) -> Flow:
     raise TypeError(f"no rule for the columns of {type(step).__name__}")
@@ -274,7 +291,7 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
 @_flow.register(FlatMap)
 def _(step: Map | FlatMap, inputs: list[Flow], where: str) -> Flow:
     columns = parse_ddl(step.schema, where)
-    # Spark forgets a watermark at a Python function, so event time has to be told again behind it.
+    # Spark forgets a watermark at a Python function, so event time has to be told behind it.
     return Flow(columns=columns, hidden=_still_hidden(inputs[0], columns), time=None)
 
 
@@ -296,6 +313,14 @@ def _(step: Merge, inputs: list[Flow], where: str) -> Flow:
                 where=where,
                 fix=f"select the same columns on both sides first; they differ in {', '.join(sorted(here ^ there))}",
             )
+        for column in first.columns.columns:
+            other_type = getattr(other.columns.find(column.name), "type", None)
+            if column.type and other_type and not _can_meet(column.type, other_type):
+                raise BadJob(
+                    f"column {column.name!r} is {column.type} in one stream of a merge and {other_type} in another",
+                    where=where,
+                    fix=f'make them alike first: .select(..., {column.name}="cast({column.name} AS ...)")',
+                )
     hidden = tuple(dict.fromkeys(name for flow in inputs for name in flow.hidden))
     columns = first.columns if all(flow.columns for flow in inputs) else None
     times = {flow.time.column.lower() if flow.time else None for flow in inputs}
@@ -356,11 +381,11 @@ def _(step: Timed, inputs: list[Flow], where: str) -> Flow:
             where=where,
             fix=f'make it a TIMESTAMP: in the schema, or .select(..., {column.name}="to_timestamp({column.name})")',
         )
-    if inputs[0].time is not None and inputs[0].time.column.lower() != step.time.column.lower():
+    if inputs[0].timed_at is not None:
         raise BadJob(
-            f"event time is told by {inputs[0].time.column!r} already and cannot be told by {step.time.column!r} too",
-            where=where,
-            fix="call .event_time(...) once on a stream",
+            "event time is told twice on one way, and Spark keeps one watermark for it",
+            where=f"{where}; told first at {inputs[0].timed_at}",
+            fix="call .event_time(...) once: behind the last map or rolling, and before the first window or join",
         )
     return Flow(columns=inputs[0].columns, hidden=inputs[0].hidden, time=step.time)
 
@@ -407,13 +432,20 @@ def _(step: WindowAggregate, inputs: list[Flow], where: str) -> Flow:
         raise BadJob(
             "a window over event time is asked for, but no column tells the time",
             where=where,
-            fix='.event_time("at", lateness="10 seconds") before the window',
+            fix='.event_time("at", lateness="10 seconds") right before the window: a map, a rolling or another window'
+            " ends it, and so does a select without the column",
         )
     for name in step.keys:
         _require_column(name, flow, where)
     for name, sql in step.aggregates.items():
         _require_columns(sql, flow, where)
         facts = read_expression(sql)
+        if facts is not None and facts.is_distinct:
+            raise BadJob(
+                f"{name}={sql!r} counts distinct values, which Spark cannot do in a stream",
+                where=where,
+                fix="use approx_count_distinct(...)",
+            )
         if facts is not None and not facts.is_aggregate and not _may_be_aggregate(sql):
             raise BadJob(
                 f"{name}={sql!r} is no aggregate: a window has many rows and must make one value of them",
@@ -424,7 +456,6 @@ def _(step: WindowAggregate, inputs: list[Flow], where: str) -> Flow:
     times = (Column(name="window_start", type="TIMESTAMP"), Column(name="window_end", type="TIMESTAMP"))
     base = (*(known(name) or Column(name=name) for name in step.keys), *times)
     columns = _extended(base, step.aggregates, where)
-    # Results can be windowed again: they are as old as the end of their window.
     return Flow(columns=columns, hidden=(), time=None)
 
 
@@ -451,6 +482,11 @@ def _(step: Write, inputs: list[Flow], where: str) -> Flow:
     for sql in step.sink.expressions():
         _require_columns(sql, Flow(columns=flow.columns, hidden=(), time=None), where)
     return flow
+
+
+def _can_meet(one: str, two: str) -> bool:
+    numbers = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+    return one.upper() == two.upper() or (one.upper().startswith(numbers) and two.upper().startswith(numbers))
 
 
 def _still_hidden(flow: Flow, columns: Schema) -> tuple[str, ...]:
@@ -545,16 +581,16 @@ def _refuse_time_options_not_here_yet(time: EventTime, where: str) -> None:
             )
 
 
-def _refuse_loops_through_topics(graph: LogicalGraph) -> None:
-    read = {topic: node for node in graph.nodes if isinstance(node.step, Read) for topic in node.step.source.topics}
+def _refuse_loops_outside(graph: LogicalGraph) -> None:
+    read = {place: node for node in graph.nodes if isinstance(node.step, Read) for place in node.step.source.places}
     for node in graph.nodes:
         if not isinstance(node.step, Write):
             continue
-        for topic in node.step.sink.topics & read.keys():
+        for place in node.step.sink.places & read.keys():
             raise BadJob(
-                f"job {graph.job.name!r} has a cycle: it reads topic {topic[1]!r}, which it writes",
-                where=f"{read[topic].where}; {node.where}",
-                fix="write to another topic",
+                f"job {graph.job.name!r} has a cycle: it reads {place[1]}, which it writes",
+                where=f"{read[place].where}; {node.where}",
+                fix="write to another place",
             )
 
 

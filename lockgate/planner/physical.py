@@ -189,4 +189,6 @@ def _execution(node: Node) -> tuple[str, str]:
         return "Python", "Spark has no native aggregate as of every event; transformWithState keeps it"
     if isinstance(step, Transform):
         return "native", "as the author's function says"
+    if isinstance(step, Read) and not step.source.is_native:
+        return "Python", "its rows are made in Python workers, in Arrow batches"
     return "native", "Spark has it natively"

@@ -15,15 +15,16 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 # Spark fixes current_timestamp per epoch and logs it with the epoch, so it is replayed as it was; these are not.
-_NONDETERMINISTIC = frozenset(
-    {"RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE", "SPARK_PARTITION_ID"}
-    | {"MONOTONICALLY_INCREASING_ID", "REFLECT", "TRY_REFLECT", "JAVA_METHOD"}
-    | {"INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"}
+_NONDETERMINISTIC = (
+    *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "now", "current_time"),
+    *("spark_partition_id", "monotonically_increasing_id", "reflect", "try_reflect", "java_method"),
+    *("input_file_name", "input_file_block_start", "input_file_block_length"),
     # The rows of an epoch are replayed in another order, and these depend on it.
-    | {"FIRST", "FIRST_VALUE", "LAST", "LAST_VALUE", "ANY_VALUE", "COLLECT_LIST", "ARRAY_AGG", "LISTAGG", "STRING_AGG"}
-    | {"GROUP_CONCAT", "MAX_BY", "MIN_BY", "ARG_MAX", "ARG_MIN", "MODE"}
+    *("first", "first_value", "last", "last_value", "any_value", "collect_list", "collect_set", "array_agg"),
+    *("listagg", "string_agg", "max_by", "min_by", "mode", "percentile_approx", "approx_percentile"),
 )
-_NONDETERMINISTIC_CALL = re.compile(rf"\b({'|'.join(sorted(_NONDETERMINISTIC))})\s*\(", re.IGNORECASE)
+_NONDETERMINISTIC_CALL = re.compile(rf"\b({'|'.join(_NONDETERMINISTIC)})\s*\(", re.IGNORECASE)
+_NO_CODE = re.compile(r"/\*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`", re.DOTALL)
 
 # Adding the same event a second time leaves these as they were.
 _IDEMPOTENT = frozenset(
@@ -54,6 +55,7 @@ class Facts:
     columns: frozenset[str]
     functions: frozenset[str]
     is_aggregate: bool
+    is_distinct: bool  # an aggregate over distinct values, which Spark does not have in a stream
 
 
 @lru_cache(maxsize=2048)
@@ -69,6 +71,7 @@ def read_expression(sql: str) -> Facts | None:
         columns=frozenset(name for name in columns if name.lower() not in bound | _WITHOUT_BRACKETS),
         functions=frozenset(_function_name(node) for node in tree.find_all(exp.Func, exp.Any)),
         is_aggregate=any(_is_aggregate(node) for node in tree.walk()),
+        is_distinct=tree.find(exp.Distinct) is not None,
     )
 
 
@@ -76,13 +79,10 @@ def read_expression(sql: str) -> Facts | None:
 def find_nondeterministic(sql: str) -> str | None:
     """The function that gives another result on a replay, if the expression calls one.
 
-    A guarantee hangs on it, so an expression that cannot be read is searched as text.
+    A guarantee hangs on it, so it is searched in the text, where no parser's own names come in between.
     """
-    facts = read_expression(sql)
-    if facts is None:
-        found = _NONDETERMINISTIC_CALL.search(sql)
-        return found.group(1).upper() if found else None
-    return next(iter(sorted(facts.functions & _NONDETERMINISTIC)), None)
+    found = _NONDETERMINISTIC_CALL.search(_NO_CODE.sub(" ", sql.replace("`", "")))
+    return found.group(1).upper() if found else None
 
 
 @lru_cache(maxsize=2048)

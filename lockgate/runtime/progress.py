@@ -49,7 +49,7 @@ class Watcher:
         if report is None or (self._last is not None and _place(report) <= self._last):
             return None
         self._last = _place(report)
-        self.events_total += report["numInputRows"]
+        self.events_total += count_events(report["sources"])
         watermark = (report.get("eventTime") or {}).get("watermark")
         return Progress(
             epoch=report["batchId"],
@@ -66,9 +66,18 @@ def _place(report: Mapping[str, Any]) -> tuple[str, int]:
     return report["timestamp"], report["batchId"]
 
 
+def count_events(sources: list[Mapping[str, Any]]) -> int:
+    """How many events came; a source that several branches read is counted once."""
+    events: dict[str, int] = {}
+    for source in sources:
+        events[source["description"]] = max(events.get(source["description"], 0), source["numInputRows"])
+    return sum(events.values())
+
+
 def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many records wait, over all sources that say so."""
-    lags = [_lag(source.get("endOffset"), source.get("latestOffset")) for source in sources]
+    """How many records wait, over all sources that say so, each counted once."""
+    once = {source.get("description"): source for source in sources}.values()
+    lags = [_lag(source.get("endOffset"), source.get("latestOffset")) for source in once]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known else None
 

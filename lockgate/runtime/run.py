@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.steps import Read, Write
+from lockgate.dataflow.steps import Read
 from lockgate.errors import BadJob, Failed, LockgateError, Refused
 from lockgate.failures import find_failure
 from lockgate.guarantees import Guarantee, Mode
@@ -141,9 +141,15 @@ def run(
         raise Refused(
             f"rows_per_epoch is {rows_per_epoch}", where=f"job {job.name!r}", fix="take at least one row an epoch"
         )
-    _check_outside(planned, start, rows_per_epoch)
+    _check_sources(planned, start, rows_per_epoch)
     log_file = log_file or Path(".lockgate") / "logs" / f"{job.name}.spark.log"
     is_tracked = job.guarantee is not Guarantee.AT_MOST_ONCE
+    if checkpoint is not None and not is_tracked:
+        raise Refused(
+            "an at-most-once job keeps no checkpoint",
+            where=f"job {job.name!r}, declared at {job.origin}",
+            fix="leave the checkpoint away, or declare a stronger guarantee",
+        )
     spark = open_session(
         SessionPlan(
             app=f"lockgate {job.name}",
@@ -155,10 +161,17 @@ def run(
         )
     )
     compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
+    for output in compiled.outputs:
+        output.sink.check(output.where)  # only now: it may make a topic, and a refused job should leave nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job))
     cause: list[Exception] = []
-    query = _start(planned, compiled, place, until_caught_up, cause)
+    try:
+        query = _start(planned, compiled, place, until_caught_up, cause)
+    except LockgateError:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
     started = Run(
         job=job,
         plan=planned,
@@ -236,13 +249,11 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
     )
 
 
-def _check_outside(planned: Plan, start: str | None, rows_per_epoch: int) -> None:
-    """Look at every source and sink before Spark is started, which takes seconds."""
+def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> None:
+    """Look at every source before Spark is started, which takes seconds."""
     for node in planned.logical.nodes:
         if isinstance(node.step, Read):
             node.step.source.check(read_from(planned, node, start, rows_per_epoch))
-        elif isinstance(node.step, Write):
-            node.step.sink.check(node.where)
 
 
 def _uses_kafka(planned: Plan) -> bool:

@@ -33,16 +33,22 @@ class ConsoleSink(Sink):
         return ()
 
     def write(self, rows: DataFrame, epoch: int) -> None:
-        shown = collect_rows(rows.limit(self.rows + 1))
+        # All rows are computed, also those that are not shown: state must be kept, and what is wrong must be found.
+        rows = rows.persist()
+        try:
+            count = rows.count()
+            shown = collect_rows(rows.limit(self.rows))
+        finally:
+            rows.unpersist()
         if not shown:
             return
-        cells = [[_text(value) for value in row] for row in shown[: self.rows]]
+        cells = [[_text(value) for value in row] for row in shown]
         widths = [max(len(line[index]) for line in [rows.columns, *cells]) for index in range(len(rows.columns))]
         lines = [f"epoch {epoch}"]
         for line in [rows.columns, *cells]:
             lines.append("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-        if len(shown) > self.rows:
-            lines.append("  …")
+        if count > len(shown):
+            lines.append(f"  … and {count - len(shown):,} more")
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 

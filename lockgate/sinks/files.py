@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import Sink, SinkAbility
@@ -43,6 +44,10 @@ class FileSink(Sink):
             cure="make readers drop what they have seen; whole-epoch files are not part of this version",
         )
 
+    @property
+    def places(self) -> frozenset[tuple[str, str]]:
+        return frozenset({("files", f"files in {Path(self.path).resolve() if '://' not in self.path else self.path}")})
+
     def columns_needed(self) -> Sequence[str]:
         return ()
 
@@ -50,7 +55,11 @@ class FileSink(Sink):
         return ("FileSink", f"{self.format}: {self.path}")
 
     def write(self, rows: DataFrame, epoch: int) -> None:
-        # An epoch without rows would still leave a file without rows behind.
-        if not rows.isEmpty():
-            writer = rows.write.mode("append").format(self.format)
-            writer.option("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX").save(self.path)
+        # An epoch without rows would leave a file without rows behind; and looking first must not compute them twice.
+        rows = rows.persist()
+        try:
+            if not rows.isEmpty():
+                writer = rows.write.mode("append").format(self.format)
+                writer.option("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX").save(self.path)
+        finally:
+            rows.unpersist()

@@ -19,12 +19,13 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.wire import create_topics, name_topic
+from lockgate.kafka.wire import create_topics, name_topic, refuse_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMATS = ("json", "csv", "text", "bytes")
+_TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
@@ -60,6 +61,11 @@ class KafkaSink(Sink):
             )
         if format not in FORMATS:
             raise BadJob(f"format={format!r} is not known", where=where, fix=f"use one of {', '.join(FORMATS)}")
+        if not (isinstance(servers, str) and servers) or not all(
+            isinstance(name, str) and name for name in (topic, route) if name is not None
+        ):
+            raise BadJob("a KafkaSink needs servers and a topic as text", where=where, fix='servers="host:9092"')
+        refuse_settings(client or {}, _TAKEN, where)
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         object.__setattr__(self, "topic", topic)
         object.__setattr__(self, "servers", servers)
@@ -83,7 +89,7 @@ class KafkaSink(Sink):
         return True
 
     @property
-    def topics(self) -> frozenset[tuple[str, str]]:
+    def places(self) -> frozenset[tuple[str, str]]:
         return frozenset() if self.topic is None else name_topic(self.servers, self.topic)
 
     def columns_needed(self) -> Sequence[str]:
@@ -94,6 +100,9 @@ class KafkaSink(Sink):
 
     def summary(self) -> tuple[str, ...]:
         return ("KafkaSink", f"topic {self.topic}" if self.topic else f"topic by {self.route}")
+
+    def check_rows(self, rows: DataFrame, where: str) -> None:
+        self.encode(rows, where)
 
     def check(self, where: str) -> None:
         if self.topic is not None and not self.client:
@@ -136,7 +145,8 @@ class KafkaSink(Sink):
             elements = [F.to_json(F.array(F.col(quote(name))), _json_options()) for name in self.key]
             texts = [F.regexp_extract(element, r"(?s)^\[(.*)\]$", 1) for element in elements]
             return F.concat(F.lit("["), F.concat_ws(",", *texts), F.lit("]")).cast("binary")
-        column, kind = F.col(quote(self.key[0])), rows.schema[self.key[0]].dataType.simpleString()
+        column = F.col(quote(self.key[0]))
+        kind = rows.select(column).schema[0].dataType.simpleString()
         if kind in ("string", "binary"):
             return column.cast("binary")
         digits = {"int": 8, "bigint": 16}.get(kind)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.sources.parsing import CORRUPT, parse_values, stop_where
+from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null, stop_where
 from lockgate.sources.position import UNKNOWN, number_rows, position
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "parquet", "text")
 HIDDEN = ("_file", POSITION)
+# Spark would pass over a file that is a week older than the newest one it has seen, without a word.
+_FOREVER = "36500d"
 # Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one.
 _BYTES_PER_ROW = 256
 
@@ -41,10 +43,15 @@ class FileSource(Source):
 
     @property
     def tasks(self) -> str:
-        return "one per file"
+        return "by file and size"
+
+    @property
+    def places(self) -> frozenset[tuple[str, str]]:
+        return frozenset({("files", f"files in {Path(self.path).resolve() if '://' not in self.path else self.path}")})
 
     def columns(self, where: str) -> Schema:
         columns = parse_ddl(self.value, where)
+        refuse_hidden_not_null(columns, where)
         if self.format not in FORMATS:
             raise BadJob(f"format={self.format!r} is not known", where=where, fix=f"use one of {', '.join(FORMATS)}")
         if self.format == "text" and (len(columns.columns) != 1 or columns.columns[0].type != "STRING"):
@@ -81,7 +88,12 @@ class FileSource(Source):
 
         columns = parse_ddl(self.value, reading.where)
         limit = reading.rows_per_epoch * _BYTES_PER_ROW
-        reader = spark.readStream.option("maxBytesPerTrigger", limit).option("recursiveFileLookup", "true")
+        reader = (
+            spark.readStream.option("maxBytesPerTrigger", limit)
+            .option("recursiveFileLookup", "true")
+            .option("latestFirst", "false")
+            .option("maxFileAge", _FOREVER)
+        )
         if self.format == "parquet":
             rows = reader.schema(self.value).parquet(self.path)
         elif self.format == "csv":
@@ -94,6 +106,8 @@ class FileSource(Source):
             )
         else:
             rows = reader.text(self.path).withColumnRenamed("value", "__raw")
+            if self.format == "json":
+                rows = rows.where("trim(__raw) != ''")  # a file may end with an empty line
         block = F.lpad(F.col("_metadata.file_block_start").cast("string"), 15, "0")
         placed = rows.select(
             "*",

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.kafka.wire import existing_topics, name_topic
+from lockgate.kafka.wire import existing_topics, name_topic, refuse_settings
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_TAKEN = ("auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "isolation.level", "key.deserializer")
 HIDDEN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", POSITION)
 
 
@@ -52,10 +53,14 @@ class KafkaSource(Source):
         return True
 
     @property
-    def topics(self) -> frozenset[tuple[str, str]]:
+    def places(self) -> frozenset[tuple[str, str]]:
         return name_topic(self.servers, self.topic)
 
     def columns(self, where: str) -> Schema:
+        for name, text in (("topic", self.topic), ("servers", self.servers)):
+            if not isinstance(text, str) or not text or (name == "topic" and "," in text):
+                raise BadJob(f"{name}={text!r} is not the name of one {name}", where=where, fix=f'{name}="..."')
+        refuse_settings(self.client, _TAKEN, where)
         value = parse_ddl(self.value, where)
         check_format(self.format, value, where)
         if self.key is None:

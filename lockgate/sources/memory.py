@@ -10,7 +10,8 @@ from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.sources.numbered import read_numbered
+from lockgate.failures import RowFailure
+from lockgate.sources.numbered import read_numbered, refuse_other_start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,13 @@ class MemorySource(Source):
     def tasks(self) -> str:
         return "1"
 
+    @property
+    def is_native(self) -> bool:
+        return False
+
+    def check(self, reading: Reading) -> None:
+        refuse_other_start(reading)
+
     def columns(self, where: str) -> Schema:
         return parse_ddl(self.value, where)
 
@@ -52,13 +60,21 @@ class MemorySource(Source):
         return ("MemorySource", f"{len(self.rows)} rows")
 
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        rows = self.rows
+        rows, where = self.rows, reading.where
 
         def generate(first: int, last: int, schema: pa.Schema) -> pa.RecordBatch:
             import pyarrow as pa
 
+            def column(index: int, field: pa.Field) -> pa.Array:
+                try:
+                    return pa.array([row[index] for row in numbered], type=field.type)
+                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                    reason = f"{field.name} is not of type {field.type}: {str(error).splitlines()[0]}"
+                    failure = RowFailure("value", where, "the rows of the job file", first, reason, "")
+                    raise ValueError(failure.token()) from error
+
             numbered = [(*rows[number], number) for number in range(first, last)]
-            arrays = [pa.array([row[index] for row in numbered], type=field.type) for index, field in enumerate(schema)]
+            arrays = [column(index, field) for index, field in enumerate(schema)]
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         return read_numbered(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.endpoints import Reading
+from lockgate.errors import BadJob
 from lockgate.sources.position import position
 
 if TYPE_CHECKING:
@@ -27,6 +29,16 @@ Available = Callable[[float], int]
 """How many rows exist, given how many seconds ago the stream began."""
 
 _ROWS_PER_BATCH = 10_000
+
+
+def refuse_other_start(reading: Reading) -> None:
+    """Such a stream has one place to start from."""
+    if reading.start != "earliest":
+        raise BadJob(
+            f"rows that are made from their numbers cannot be read from {reading.start!r} on",
+            where=reading.where,
+            fix="start at 'earliest', or leave the start away",
+        )
 
 
 def read_numbered(

@@ -32,6 +32,7 @@ def check_format(format: str, columns: Schema, where: str) -> None:
     """Refuse a format that is unknown or does not fit the columns."""
     if format not in FORMATS:
         raise BadJob(f"format={format!r} is not known", where=where, fix=f"use one of {', '.join(FORMATS)}")
+    refuse_hidden_not_null(columns, where)
     single = {"text": "STRING", "bytes": "BINARY"}.get(format)
     if single and (len(columns.columns) != 1 or columns.columns[0].type != single):
         raise BadJob(
@@ -39,6 +40,17 @@ def check_format(format: str, columns: Schema, where: str) -> None:
             where=where,
             fix=f'value="{"line" if format == "text" else "payload"} {single}", then parse it in a step',
         )
+
+
+def refuse_hidden_not_null(columns: Schema, where: str) -> None:
+    """Refuse NOT NULL inside a type: a parser makes a missing field null there, and nobody would notice."""
+    for column in columns.columns:
+        if "NOT NULL" in (column.type or "").upper():
+            raise BadJob(
+                f"NOT NULL inside the type of column {column.name!r} would not be checked: {column.type}",
+                where=where,
+                fix="declare it for whole columns, and check what is inside in a `where`",
+            )
 
 
 def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, format: str, where: str) -> DataFrame:
@@ -62,7 +74,10 @@ def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, forma
         field = F.col(PARSED)
         reason = F.coalesce(
             not_utf8,
-            F.when(field.isNull() | field[CORRUPT].isNotNull(), F.lit(f"it is not {format.upper()} of ({ddl})")),
+            F.when(
+                field.isNull() | field[CORRUPT].isNotNull() | _has_more(text, format),
+                F.lit(f"it is not {format.upper()} of ({ddl})"),
+            ),
             *(
                 F.when(field[column.name].isNull(), F.lit(f"{column.name} is missing, and it is NOT NULL"))
                 for column in columns.columns
@@ -74,6 +89,16 @@ def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, forma
     return frame.where(stop_where(reason, row=text, where=where)).select(
         *(F.col(PARSED)[column.name].alias(column.name) for column in columns.columns), *kept
     )
+
+
+def _has_more(text: SparkColumn, format: str) -> SparkColumn:
+    """Does anything follow the value? Spark's JSON parser stops reading at its end."""
+    from pyspark.sql import functions as F
+
+    if format != "json":
+        return F.lit(False)
+    length = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return F.coalesce(length, F.lit(0)) != 1
 
 
 def stop_where(reason: SparkColumn, *, row: SparkColumn, where: str) -> SparkColumn:

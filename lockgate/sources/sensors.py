@@ -19,7 +19,7 @@ from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.sources.numbered import read_numbered
+from lockgate.sources.numbered import read_numbered, refuse_other_start
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +79,13 @@ class SensorSource(Source):
     @property
     def tasks(self) -> str:
         return "2"
+
+    @property
+    def is_native(self) -> bool:
+        return False
+
+    def check(self, reading: Reading) -> None:
+        refuse_other_start(reading)
 
     def columns(self, where: str) -> Schema:
         return parse_ddl(VALUE, where)

@@ -37,7 +37,7 @@ class SocketSource(Source):
 
     @property
     def tasks(self) -> str:
-        return "1"
+        return "one per core"
 
     def columns(self, where: str) -> Schema:
         columns = parse_ddl(self.value, where)

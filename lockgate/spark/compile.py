@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TAG = "__output"
-TASK = "_task"
+TASK = "__task"
 """Hidden column behind a broadcast: which of the tasks a copy of the row is for."""
 
 
@@ -110,6 +110,7 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_
             frames[node.name] = _compile_step(node, inputs, planned, spark, start, rows_per_epoch)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
+                node.step.sink.check_rows(frames[node.name], node.where)
                 written.append((node, node.step, frames[node.name]))
         except (AnalysisException, PySparkException) as error:
             raise BadJob(
@@ -233,7 +234,7 @@ def _compile_step(
     if isinstance(step, Transform):
         return _transformed(frame, step, node)
     if isinstance(step, Merge):
-        return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), inputs)
+        return _merged(inputs, planned, node)
     if isinstance(step, Join):
         return _joined(inputs[0], inputs[1], step, planned, node)
     if isinstance(step, Timed):
@@ -247,7 +248,7 @@ def _compile_step(
                 where=node.where,
                 fix=f"keep the column {POSITION} in the transform before it",
             )
-        return apply_rolling(frame, step.keys, step.aggregates)
+        return apply_rolling(frame, step.keys, step.aggregates, node.where)
     if isinstance(step, WindowAggregate):
         return _windowed(frame, step, before.time)
     if isinstance(step, Write):
@@ -256,10 +257,33 @@ def _compile_step(
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
 
 
+def _merged(inputs: list[DataFrame], planned: Plan, node: Node) -> DataFrame:
+    """One frame of all rows; hidden columns that a source does not have are null, others must be the same."""
+    hidden = {TASK, *(name for before in node.inputs for name in planned.logical.node(before).flow.hidden)}
+    shown = [sorted(name.lower() for name in frame.columns if name not in hidden) for frame in inputs]
+    if any(names != shown[0] for names in shown):
+        raise BadJob(
+            f"streams with different columns are merged: {' and '.join(', '.join(names) for names in shown)}",
+            where=node.where,
+            fix="select the same columns on both sides first",
+        )
+    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), inputs)
+
+
 def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
-    result = step.function(frame)
+    try:
+        result = step.function(frame)
+    except PySparkException:
+        raise
+    except Exception as error:
+        raise BadJob(
+            f"the function of transform {node.name!r} failed: {type(error).__name__}: {error}",
+            where=node.where,
+            fix="mend the function; it is called once, with a DataFrame, before anything runs",
+        ) from error
     if not isinstance(result, DataFrame):
         raise BadJob(
             f"the function of transform {node.name!r} returned {type(result).__name__}, not a DataFrame",

@@ -91,7 +91,7 @@ def _apply_batch(
     columns: list[pa.Array] = []
     for place, name in enumerate(step.columns):
         values = [result[place] for result in results]
-        columns.append(_as_array(values, schema.field(place).type, name, step, rows, parents, positions))
+        columns.append(_as_array(values, schema.field(place), name, step, rows, parents, positions))
     beside = batch.take(pa.array(parents, type=pa.int64()))
     for name in kept:
         if name == POSITION and step.kind == "flat_map":
@@ -122,6 +122,10 @@ def _as_list(result: Any, step: RowStep, row: Row, positions: int | None) -> lis
 
 
 def _as_tuple(result: Any, step: RowStep, row: Row, positions: int | None) -> tuple[Any, ...]:
+    from pyspark.sql import Row
+
+    if isinstance(result, Row) and hasattr(result, "__fields__"):
+        result = result.asDict()
     if isinstance(result, Mapping):
         unknown = set(result) - set(step.columns)
         missing = set(step.columns) - set(result)
@@ -136,7 +140,7 @@ def _as_tuple(result: Any, step: RowStep, row: Row, positions: int | None) -> tu
 
 def _as_array(
     values: list[Any],
-    kind: pa.DataType,
+    field: pa.Field,
     name: str,
     step: RowStep,
     rows: list[Row],
@@ -146,14 +150,19 @@ def _as_array(
     import pyarrow as pa
 
     try:
-        return pa.array(values, type=kind)
+        made = pa.array(values, type=field.type)
+        if made.null_count and not field.nullable:
+            raise ValueError(f"{name} is NOT NULL")
+        return made
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
         # Once more, one by one, to find the row that does not fit.
         for value, parent in zip(values, parents, strict=True):
             try:
-                pa.array([value], type=kind)
+                if value is None and not field.nullable:
+                    raise ValueError("it is NOT NULL")
+                pa.array([value], type=field.type)
             except Exception as error:
-                reason = f"{name}={value!r} is not of type {kind}: {str(error).splitlines()[0]}"
+                reason = f"{name}={value!r} is not of type {field.type}: {str(error).splitlines()[0]}"
                 raise _failure(step, rows[parent], positions, reason) from error
         raise
 

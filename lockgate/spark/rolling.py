@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.errors import InvariantBroken
+from lockgate.failures import RowFailure
 from lockgate.planner.sql import Fold, read_fold
+from lockgate.spark.functions import RowError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str, str]) -> DataFrame:
+def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str, str], where: str) -> DataFrame:
     """The frame with the aggregates as of each row beside its columns."""
     from pyspark.sql import Row
     from pyspark.sql import functions as F
@@ -40,19 +42,24 @@ def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str
     types = frame.groupBy().agg(*(F.expr(sql).alias(name) for name, sql in aggregates.items())).schema
     results = StructType([StructField(name, types[name].dataType) for name in aggregates])
     output = StructType([*frame.schema.fields, *results.fields])
+    # An average is kept as its sum, which needs more room than the average itself.
+    kept = {
+        name: frame.groupBy().agg(F.expr(f"sum({fold.argument})").alias(name)).schema[name].dataType
+        if fold.function == "avg"
+        else types[name].dataType
+        for name, fold in folds.items()
+    }
     state = StructType(
-        [StructField(f"value_{name}", types[name].dataType) for name in aggregates]
+        [StructField(f"value_{name}", kept[name]) for name in aggregates]
         + [StructField(f"count_{name}", LongType()) for name in aggregates]
     )
-    plans = tuple((f"__{name}", fold.function) for name, fold in folds.items())
+    plans = tuple((f"__{name}", fold.function, isinstance(kept[name], LongType)) for name, fold in folds.items())
     fed = frame.select(
         "*",
         *(
-            (
-                F.lit(1)
-                if fold.argument is None
-                else F.expr(fold.argument).cast(_input_type(fold, types[name].dataType))
-            ).alias(f"__{name}")
+            (F.lit(1) if fold.argument is None else F.expr(fold.argument).cast(_input_type(fold, kept[name]))).alias(
+                f"__{name}"
+            )
             for name, fold in folds.items()
         ),
     )
@@ -70,11 +77,13 @@ def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str
             counts = list(before[len(plans) :]) if before else [0] * len(plans)
             for row in in_order(list(rows)):
                 shown = []
-                for place, (column, function) in enumerate(plans):
+                for place, (column, function, is_whole) in enumerate(plans):
                     value = row[column]
                     if value is not None:
                         values[place] = _fold(function, values[place], value)
                         counts[place] += 1
+                    if is_whole and not -(2**63) <= (values[place] or 0) < 2**63:
+                        raise RowError(_overflow(row, column, where).token())
                     shown.append(_result(function, values[place], counts[place]))
                 yield make_row(*row[:width], *shown)
             self.kept.update((*values, *counts))
@@ -109,10 +118,21 @@ def _fold(function: str, before: Any, value: Any) -> Any:
     if before is None or function == "count":
         return value
     if function == "min":
-        return min(before, value)
+        return min(before, value, key=_rank)
     if function == "max":
-        return max(before, value)
+        return max(before, value, key=_rank)
     return before + value
+
+
+def _rank(value: Any) -> Any:
+    """NaN is greater than every other number, as Spark has it; in Python it is neither greater nor less."""
+    return (value != value, value) if isinstance(value, float) else value
+
+
+def _overflow(row: Row, column: str, where: str) -> RowFailure:
+    source, part, at, _ = _place(row)
+    reason = f"the rolling sum {column.removeprefix('__')} is too large for a BIGINT"
+    return RowFailure("function", where, f"{source}, {part}", at, reason, "")
 
 
 def _result(function: str, value: Any, count: int) -> Any:

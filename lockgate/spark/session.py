@@ -6,6 +6,7 @@ goes to a log file: the screen belongs to the job.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -46,6 +47,9 @@ QUERY_SETTINGS = {
     # Windows that the last rows closed are emitted without waiting for more rows.
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": "100",
+    # A file that cannot be read is an error, not an empty file.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
@@ -88,6 +92,8 @@ def open_session(wanted: SessionPlan) -> SparkSession:
         context = _start_driver(wanted)
     else:
         _refuse_unfit(context, wanted)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True  # what went wrong is told once, by us
     session = SparkSession(context).newSession()
     for name, value in {**QUERY_SETTINGS, **(REAL_TIME_SETTINGS if wanted.is_real_time else {})}.items():
         session.conf.set(name, value)

@@ -214,3 +214,21 @@ def test_what_lockgate_itself_refuses_is_told_as_it_is(write: Write) -> None:
     with pytest.raises(BadJob, match="has no source to read from") as refused:
         load_job(write("def job():\n    return stream('orders', None)\n"), [])
     assert refused.value.where == f"declared at a_job_file.py:{HEAD_LINES + 2}"
+
+
+# What a file does beside
+
+
+def test_a_file_that_ends_the_program_is_refused_and_what_it_prints_is_kept_apart(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Refused, match="SystemExit"):
+        load_job(write("import sys\nsys.exit(0)\n"), [])
+    load_job(write("print('hello')\ndef job():\n    return make()\n"), [])
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "hello\n")
+
+
+def test_a_file_beside_the_job_does_not_take_the_place_of_a_library(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "kafka.py").write_text("raise RuntimeError('not the library')\n")
+    load_job(write("import kafka\nkafka.KafkaProducer\ndef job():\n    return make()\n"), [])

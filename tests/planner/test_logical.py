@@ -17,6 +17,7 @@ from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
 from lockgate.sinks.console import ConsoleSink
+from lockgate.sinks.files import FileSink
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.memory import MemorySink
 from lockgate.sources.files import FileSource
@@ -165,7 +166,61 @@ def test_a_cycle_through_a_topic_is_refused_with_both_ends() -> None:
     assert refused.what == "job 'orders' has a cycle: it reads topic 'orders', which it writes"
     assert "source 'orders'" in refused.where
     assert "sink 'out'" in refused.where
-    assert refused.fix == "write to another topic"
+    assert refused.fix == "write to another place"
+
+
+def test_a_directory_that_is_read_and_written_is_a_cycle() -> None:
+    read = stream("files", FileSource(path="inbox", value="id INT"))
+    assert "it reads files in" in refusal(lambda: read.to("out", FileSink(path="./inbox"))).what
+
+
+def test_two_lists_of_servers_with_one_in_common_name_the_same_topic() -> None:
+    sink = KafkaSink(topic="orders", servers="b:1,127.0.0.1:9092")
+    assert "has a cycle" in refusal(lambda: from_kafka("orders", "localhost:9092").to("out", sink)).what
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: timed().event_time("AT", lateness="5 seconds"),
+        lambda: timed().map(lambda row: row, "at TIMESTAMP").event_time("at", lateness="0 seconds"),
+        lambda: timed().select(then="at").event_time("then", lateness="0 seconds"),
+        lambda: timed().window(MINUTE).aggregate(n="sum(amount)").event_time("window_end", lateness="0 seconds"),
+    ],
+)
+def test_event_time_is_told_once_on_a_way_because_spark_keeps_one_watermark(make: Callable[[], Stream]) -> None:
+    refused = refusal(make)
+    assert refused.what == "event time is told twice on one way, and Spark keeps one watermark for it"
+    assert "told first at test_logical.py:" in refused.where
+
+
+def test_events_that_a_broadcast_multiplied_cannot_be_counted() -> None:
+    many = orders().exchange(exchange.broadcast()).where("amount > 1")
+    assert "would count several times" in refusal(lambda: many.key_by("ip").rolling(n="count(*)")).what
+
+
+def test_distinct_values_in_a_window_are_refused_with_the_function_to_use() -> None:
+    refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(DISTINCT ip)"))
+    assert refused.fix == "use approx_count_distinct(...)"
+
+
+def test_streams_whose_columns_differ_in_type_cannot_be_merged() -> None:
+    text = stream("text", MemorySource([], value="n STRING"))
+    number = stream("number", MemorySource([], value="n INT"))
+    wide = stream("wide", MemorySource([], value="n BIGINT"))
+    assert "'n' is INT in one stream of a merge and STRING" in refusal(lambda: number.merge(text)).what
+    graph_of(number.merge(wide).to("out", MemorySink()))
+
+
+@pytest.mark.parametrize("name", ["acks", "kafka.acks", "transactional.id"])
+def test_settings_of_the_client_that_the_guarantee_hangs_on_are_refused(name: str) -> None:
+    with pytest.raises(BadJob, match="the guarantee hangs on it"):
+        KafkaSink(topic="t", servers="k:9092", client={name: "0"})
+
+
+def test_a_reader_may_not_ask_for_uncommitted_records() -> None:
+    source = KafkaSource(topic="t", servers="k:9092", value="id INT", client={"isolation.level": "read_uncommitted"})
+    assert "the guarantee hangs on it" in refusal(lambda: stream("in", source)).what
 
 
 @pytest.mark.parametrize(("topic", "servers"), [("other", "k:9092"), ("orders", "elsewhere:9092")])
@@ -399,7 +454,7 @@ def test_streams_with_different_columns_cannot_be_merged() -> None:
         (lambda: orders().event_time("ip", lateness="1 second"), "by column 'ip' of type STRING", "to_timestamp(ip)"),
         (
             lambda: payments().select("seen", b="seen").event_time("b", lateness="0 seconds"),
-            "told by 'seen' already",
+            "event time is told twice on one way",
             "once",
         ),
     ],
@@ -416,11 +471,9 @@ def test_time_that_is_missing_or_told_twice_is_refused(make: Callable[[], Stream
         timed().select("ip", "AT").window(MINUTE).aggregate(n="count(*)"),
         orders().event_time("AT", lateness="1 second").select("at").window(MINUTE).aggregate(n="count(*)"),
         timed("a").merge(orders("b").event_time("AT", lateness="1 second")).window(MINUTE).aggregate(n="count(*)"),
-        timed().event_time("AT", lateness="5 seconds"),
         timed().transform(lambda frame: frame).window(MINUTE).aggregate(n="count(*)"),
         timed().where("true").exchange(exchange.random()).window(MINUTE).aggregate(n="any(amount > 1)"),
         timed().window(MINUTE).aggregate(n="my_aggregate(amount)"),
-        timed().window(MINUTE).aggregate(n="sum(amount)").event_time("window_end", lateness="0 seconds"),
     ],
 )
 def test_time_is_kept_as_far_as_spark_keeps_it(result: Stream) -> None:

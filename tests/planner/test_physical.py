@@ -157,16 +157,17 @@ def test_the_mode_of_the_job_is_the_mode_of_the_graph() -> None:
 
 
 def test_two_steps_with_state_that_ask_for_different_numbers_of_tasks_are_refused() -> None:
-    twice = timed().key_by("ip").parallel(2).window(MINUTE, name="minutes").aggregate(n="count(*)")
-    again = twice.event_time("window_end", lateness="0 seconds").key_by("ip").parallel(3)
+    read = timed()
+    minutes = read.key_by("ip").parallel(2).window(MINUTE, name="minutes").aggregate(n="count(*)")
+    hours = read.key_by("ip").parallel(3).window(windows.tumbling("1 hour"), name="hours").aggregate(n="count(*)")
     with pytest.raises(BadJob, match="ask for 2 and 3 tasks") as refused:
-        physical(again.window(windows.tumbling("1 hour"), name="hours").aggregate(n="sum(n)"))
+        physical(minutes.select("n").merge(hours.select("n")))
     assert "window 'minutes', declared at test_physical.py:" in refused.value.where
     assert "window 'hours', declared at test_physical.py:" in refused.value.where
     assert "the same number" in refused.value.fix
 
 
-@pytest.mark.parametrize("imposed", [exchange.forward(), exchange.broadcast(), exchange.by_key("amount")])
+@pytest.mark.parametrize("imposed", [exchange.forward(), exchange.by_key("amount")])
 def test_an_exchange_that_would_keep_the_rows_of_a_key_apart_is_refused(imposed: exchange.Exchange) -> None:
     with pytest.raises(BadJob) as refused:
         physical(orders().exchange(imposed).key_by("ip").rolling(n="count(*)"))

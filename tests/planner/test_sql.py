@@ -181,7 +181,7 @@ def test_what_looks_at_one_row_is_no_aggregate(sql: str) -> None:
     [
         ("rand()", "RAND"),
         ("rand(3)", "RAND"),
-        ("random()", "RAND"),
+        ("random()", "RANDOM"),
         ("1 + randn()", "RANDN"),
         ("concat(a, uuid())", "UUID"),
         ("shuffle(xs)", "SHUFFLE"),
@@ -211,7 +211,8 @@ def test_a_function_that_gives_other_results_on_a_replay_is_found(sql: str, func
     [
         "a + 1",
         "current_timestamp()",  # fixed for the epoch and logged with it
-        "now() - at",
+        "current_timestamp() - at",
+        "'rand()' = name -- uuid()",
         "hash(a)",
         "rand",
         "uuid || 'x'",

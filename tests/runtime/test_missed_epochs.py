@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from lockgate.runtime.progress import Watcher
+from lockgate.runtime.progress import Watcher, count_events
 
 
 def report(epoch: int, rows: int, second: int) -> dict[str, Any]:
-    return {"timestamp": f"2026-01-01T00:00:{second:02}.000Z", "batchId": epoch, "numInputRows": rows, "sources": []}
+    sources = [{"description": "orders", "numInputRows": rows}]
+    return {"timestamp": f"2026-01-01T00:00:{second:02}.000Z", "batchId": epoch, "sources": sources}
 
 
 def test_an_epoch_that_was_not_looked_at_is_missed_until_its_report_is_taken() -> None:
@@ -35,3 +36,8 @@ def test_a_run_that_continues_may_have_ended_epochs_before_the_first_look() -> N
     assert watcher.has_missed(report(epoch=7, rows=10, second=1))
     watcher.take(report(epoch=7, rows=10, second=1))
     assert watcher.events_total == 10
+
+
+def test_a_source_that_two_branches_read_is_counted_once() -> None:
+    twice = [{"description": "orders", "numInputRows": 10}, {"description": "orders", "numInputRows": 10}]
+    assert count_events([*twice, {"description": "payments", "numInputRows": 5}]) == 15

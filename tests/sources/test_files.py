@@ -1,6 +1,7 @@
 """Files of a directory that grows, in four formats."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_the_lines_of_a_file_keep_their_order_where_a_step_depends_on_it(tmp_pat
     job = Job("order", read.key_by("k").rolling(least="min(v)").to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
     run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
     assert [(row.v, row.least) for row in sink.rows] == [(7, 7), (3, 3), (9, 3), (1, 1), (8, 1)]
+
+
+def test_a_file_that_is_older_than_the_others_and_an_empty_line_are_no_reason_to_skip(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    source = FileSource(path=str(inbox), value="id INT")
+    (inbox / "a.json").write_text('{"id": 1}\n\n')
+    assert read_all(source, tmp_path) == [(1,)]
+    (inbox / "b.json").write_text('{"id": 2}\n')
+    old = (inbox / "b.json").stat().st_mtime - 30 * 86_400
+    os.utime(inbox / "b.json", (old, old))
+    (inbox / "c.json").write_text('{"id": 3}\n')
+    assert read_all(source, tmp_path) == [(2,), (3,)]

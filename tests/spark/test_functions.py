@@ -77,6 +77,21 @@ def test_what_the_schema_does_not_allow_names_the_row(result: Any, told: str) ->
     assert found.where == "map 'm', declared at job.py:7"
 
 
+def test_a_row_is_read_by_its_names() -> None:
+    schema = pa.schema([("a", pa.int32()), ("b", pa.int32()), (POSITION, PLACE)])
+    made = apply(lambda row: Row(b=row.v, a=0), "map", schema, ("a", "b"))
+    assert [(row["a"], row["b"]) for row in made] == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_none_in_a_column_that_is_not_null_names_the_row() -> None:
+    schema = pa.schema([pa.field("w", pa.int32(), nullable=False), (POSITION, PLACE)])
+    with pytest.raises(RowError) as caught:
+        apply(lambda row: {"w": None if row.v == 2 else 1}, "map", schema, ("w",))
+    found = find_failure(str(caught.value))
+    assert found is not None
+    assert (found.at, "it is NOT NULL" in found.reason) == (41, True)
+
+
 @pytest.mark.parametrize("result", ["text", {"w": 1}, 7])
 def test_a_flat_map_returns_an_iterable_of_rows(result: Any) -> None:
     assert "flat_map returns an iterable of rows" in failure(lambda row: result, kind="flat_map").reason

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,20 @@ def test_a_rolling_aggregate_is_as_of_every_event_in_source_order_although_rows_
     assert tuples(rows) == Counter(expected)
 
 
+def test_rolling_folds_as_spark_does_and_names_the_row_where_it_cannot(tmp_path: Path) -> None:
+    nan = float("nan")
+    rows = [("k", Decimal("99999999.99"), value, 1) for value in (nan, 1.0, 2.0)]
+    read = stream("odd", MemorySource(rows, value="k STRING, d DECIMAL(10,2), x DOUBLE, n BIGINT"))
+    made = rows_of(read.key_by("k").rolling(mean="avg(d)", least="min(x)", most="max(x)"), tmp_path)
+    assert [row.mean for row in made] == [Decimal("99999999.990000")] * 3
+    assert [row.least for row in made[1:]] == [1.0, 1.0]
+    assert all(row.most != row.most for row in made)
+    huge = stream("huge", MemorySource([("k", 2**62)] * 3, value="k STRING, n BIGINT"))
+    with pytest.raises(FunctionFailed, match="too large for a BIGINT") as caught:
+        rows_of(huge.key_by("k").rolling(total="sum(n)"), tmp_path / "huge")
+    assert "rolling 'rolling', declared at test_steps.py:" in caught.value.where
+
+
 def test_children_of_one_event_keep_their_order_in_a_rolling_aggregate(tmp_path: Path) -> None:
     def count_down(row: Row) -> list[tuple[str, int]]:
         return [(row.k, number) for number in (3, 1, 2)]
@@ -268,6 +283,20 @@ def test_a_column_behind_a_transform_is_refused_by_spark_before_anything_runs(tm
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_a_transform_that_raises_is_refused_with_its_line(tmp_path: Path) -> None:
+    def fail(frame: DataFrame) -> DataFrame:
+        raise KeyError("region")
+
+    with pytest.raises(BadJob, match="KeyError: 'region'") as caught:
+        rows_of(source().transform(fail), tmp_path)
+    assert "declared at test_steps.py:" in caught.value.where
+
+
+def test_a_merge_behind_a_transform_fills_nothing_up(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match="streams with different columns are merged"):
+        rows_of(source("a").transform(lambda frame: frame.drop("v")).merge(source("b")), tmp_path)
+
+
 def test_a_transform_that_returns_no_frame_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadJob, match="returned NoneType"):
         rows_of(source().transform(lambda frame: None), tmp_path)  # type: ignore[arg-type, return-value]
@@ -312,7 +341,7 @@ def test_two_independent_branches_overlap_in_time(spark: SparkSession, tmp_path:
         for stage in stages(spark)
         if stage["stageId"] not in before
         for task in stage["tasks"]
-        if task["duration"] >= 1000
+        if task["duration"] >= 2000
     ]
     assert len(tasks) == 2
     (first_begin, first_end), (second_begin, second_end) = tasks
