@@ -38,7 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark driver of this test session's own, with Kafka's connector; jobs that are run in this process use it."""
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     wanted = SessionPlan(app="tests", master="local[2]", jars=connector_jars(), log_file=log)
-    session = open_session(wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JDK_JAVA_OPTIONS")  # this one lives long
+        session = open_session(wanted)
     try:
         yield session
     finally:

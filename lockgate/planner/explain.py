@@ -40,9 +40,10 @@ def explain(job: Job, *, width: int = 100) -> str:
 def explain_plan(planned: Plan, *, width: int = 100) -> str:
     """A plan as text."""
     logical, physical = pictures(planned)
+    physical_form = planned.physical
     return "\n".join(
         [
-            f"Job {planned.job.name}, {planned.physical.mode.value}, epochs of {as_people_text(planned.job.epoch)}",
+            f"Job {planned.job.name}, {physical_form.mode.value}, epochs of {as_people_text(physical_form.epoch)}",
             "",
             draw_text(logical, width=width),
             "",
@@ -69,7 +70,7 @@ def explain_json(planned: Plan) -> dict[str, Any]:
         "holds": planned.refusal() is None,
         "reasons": list(planned.reasons),
         "mode": planned.physical.mode.value,
-        "epoch_seconds": planned.job.epoch.total_seconds(),
+        "epoch_seconds": planned.physical.epoch.total_seconds(),
         "paths": [_path_json(path) for path in planned.paths],
         "logical": {
             "steps": [

@@ -15,6 +15,7 @@ query share one number of partitions, because Spark keeps one for the whole quer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from lockgate.dataflow.exchange import Exchange, Strategy
 from lockgate.dataflow.steps import (
@@ -32,6 +33,9 @@ from lockgate.dataflow.steps import (
 from lockgate.errors import BadJob
 from lockgate.guarantees import Mode
 from lockgate.planner.logical import LogicalGraph, Node
+
+REAL_TIME_EPOCH = timedelta(seconds=60)
+"""In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: shorter ones are not run."""
 
 STATE_PARTITIONS = 4
 """Partitions of keyed state where no `.parallel(n)` says otherwise; fixed for the life of a checkpoint."""
@@ -66,6 +70,7 @@ class PhysicalGraph:
     """The graph as it runs."""
 
     mode: Mode
+    epoch: timedelta
     steps: tuple[PhysicalStep, ...]
     edges: tuple[Edge, ...]
     state_partitions: int
@@ -105,7 +110,11 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
                 has_state=has_state(node),
             )
         )
-    return PhysicalGraph(mode=graph.job.mode, steps=tuple(steps), edges=tuple(edges), state_partitions=state_partitions)
+    is_real_time = graph.job.mode is Mode.REAL_TIME
+    epoch = max(graph.job.epoch, REAL_TIME_EPOCH) if is_real_time else graph.job.epoch
+    return PhysicalGraph(
+        mode=graph.job.mode, epoch=epoch, steps=tuple(steps), edges=tuple(edges), state_partitions=state_partitions
+    )
 
 
 def has_state(node: Node) -> bool:

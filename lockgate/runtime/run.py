@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_EPOCH = 500_000
 """The most rows that one epoch takes from one source, so that the first run over a long history is no giant."""
-
-REAL_TIME_EPOCH = "60 seconds"
-"""In real-time mode rows do not wait for the end of an epoch, and each end costs a pause."""
 
 _POLL_SECONDS = 0.2
 
@@ -200,7 +197,7 @@ def _start(
     writer = compiled.frame.writeStream.queryName(job.name).option("checkpointLocation", checkpoint)
     if job.mode is Mode.REAL_TIME:
         sink = compiled.outputs[0].sink
-        writer = _real_time_writer(compiled, sink, checkpoint).queryName(job.name)
+        writer = _real_time_writer(compiled, sink, checkpoint, planned.physical.epoch).queryName(job.name)
     else:
 
         def on_epoch(rows: DataFrame, epoch: int) -> None:
@@ -214,7 +211,7 @@ def _start(
         if until_caught_up:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=as_spark_text(job.epoch))
+            writer = writer.trigger(processingTime=as_spark_text(planned.physical.epoch))
     try:
         return writer.start()
     except PySparkException as error:
@@ -225,12 +222,12 @@ def _start(
         ) from error
 
 
-def _real_time_writer(compiled: Compiled, sink: Any, checkpoint: str) -> Any:
+def _real_time_writer(compiled: Compiled, sink: Any, checkpoint: str, epoch: timedelta) -> Any:
     rows = sink.encode(compiled.frame, where=compiled.outputs[0].where)
     writer = rows.writeStream.format("kafka").outputMode("update").option("checkpointLocation", checkpoint)
     for name, text in sink.options().items():
         writer = writer.option(name, text)
-    return writer.trigger(realTime=REAL_TIME_EPOCH)
+    return writer.trigger(realTime=as_spark_text(epoch))
 
 
 def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateError:
