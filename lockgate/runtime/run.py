@@ -238,12 +238,23 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
         failure = find_failure(str(one))
         if failure is not None:
             return failure.as_error()
-    first = str(cause[0] if cause else error).strip().splitlines()[0]
     return Failed(
-        f"Job {run.job.name!r} stopped: {first}",
+        f"Job {run.job.name!r} stopped: {first_cause(str(cause[0] if cause else error))}",
         where=f"checkpoint {run.checkpoint}",
         fix=f"see {run.log_file}; when the cause is mended, run the job again: it goes on where it stopped",
     )
+
+
+def first_cause(message: str) -> str:
+    """The line of Spark's message that says what happened, and not which of its calls noticed.
+
+    >>> first_cause("An error occurred while calling o1.save.\\n: java.lang.A: late\\nCaused by: java.net.B: no route")
+    'java.net.B: no route'
+    """
+    lines = [line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
+    return (causes[-1:] or told or lines or ["it did not say why"])[0]
 
 
 def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> None:
