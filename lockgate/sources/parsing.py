@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "csv", "text", "bytes")
 CORRUPT = "__corrupt"
 PARSED = "__parsed"
+WALL = "__wall"
 
 
 def check_format(format: str, columns: Schema, where: str) -> None:
@@ -85,8 +86,10 @@ def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, forma
             ),
         )
     reason = F.coalesce(F.when(F.col(raw).isNull(), F.lit("the record has no value (a tombstone)")), reason)
-    frame = frame.withColumn(PARSED, parsed)
-    return frame.where(stop_where(reason, row=text, where=where)).select(
+    # Beside a value that is not deterministic no filter is moved in front of the parser, which would parse twice then.
+    frame = frame.select("*", parsed.alias(PARSED), F.spark_partition_id().alias(WALL))
+    stop = stop_where(reason, row=text, where=where) & (F.col(WALL) >= 0)
+    return frame.where(stop).select(
         *(F.col(PARSED)[column.name].alias(column.name) for column in columns.columns), *kept
     )
 
@@ -97,8 +100,10 @@ def _has_more(text: SparkColumn, format: str) -> SparkColumn:
 
     if format != "json":
         return F.lit(False)
+    # Where the first closing brace is the last character, nothing can follow; all others are read once more, whole.
+    is_surely_whole = F.instr(text, "}") == F.length(F.rtrim(text))
     length = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.coalesce(length, F.lit(0)) != 1
+    return F.when(is_surely_whole, F.lit(False)).otherwise(F.coalesce(length, F.lit(0)) != 1)
 
 
 def stop_where(reason: SparkColumn, *, row: SparkColumn, where: str) -> SparkColumn:
