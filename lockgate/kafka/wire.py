@@ -35,27 +35,28 @@ def refuse_settings(client: Mapping[str, str], taken: Collection[str], where: st
 def existing_topics(servers: str, *, where: str) -> frozenset[str]:
     """The names of all topics at these servers."""
     with _admin(servers, where) as admin:
-        return frozenset(topic["name"] if isinstance(topic, dict) else topic for topic in admin.list_topics())
+        return _names(admin)
 
 
-def create_topics(
-    servers: str, topics: Sequence[str], *, partitions: int = -1, settings: dict[str, str] | None = None, where: str
-) -> tuple[str, ...]:
+def create_topics(servers: str, topics: Sequence[str], *, partitions: int = -1, where: str) -> tuple[str, ...]:
     """Make the topics that do not exist, with the broker's own defaults, and say which they were."""
     from kafka.admin import NewTopic
     from kafka.errors import TopicAlreadyExistsError
 
     with _admin(servers, where) as admin:
-        missing = [topic for topic in topics if topic not in existing_topics(servers, where=where)]
+        existing = _names(admin)
+        missing = [topic for topic in topics if topic not in existing]
         for topic in missing:
             # Somebody else may make it at the same moment, and then it is there too.
             try:
-                admin.create_topics(
-                    [NewTopic(name=topic, num_partitions=partitions, topic_configs=settings)], wait_for_metadata=True
-                )
+                admin.create_topics([NewTopic(name=topic, num_partitions=partitions)], wait_for_metadata=True)
             except TopicAlreadyExistsError:
                 continue
     return tuple(missing)
+
+
+def _names(admin: KafkaAdminClient) -> frozenset[str]:
+    return frozenset(topic["name"] if isinstance(topic, dict) else topic for topic in admin.list_topics())
 
 
 @contextmanager

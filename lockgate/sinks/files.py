@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
+from lockgate.sources.files import name_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ class FileSink(Sink):
 
     @property
     def places(self) -> frozenset[tuple[str, str]]:
-        return frozenset({("files", f"files in {Path(self.path).resolve() if '://' not in self.path else self.path}")})
+        return name_directory(self.path)
 
     def columns_needed(self) -> Sequence[str]:
         return ()

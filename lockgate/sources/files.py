@@ -28,6 +28,11 @@ _FOREVER = "36500d"
 _BYTES_PER_ROW = 256
 
 
+def name_directory(path: str) -> frozenset[tuple[str, str]]:
+    """A directory as a place that is read or written, however its path is spelt."""
+    return frozenset({("files", f"files in {path if '://' in path else Path(path).resolve()}")})
+
+
 @dataclass(frozen=True)
 class FileSource(Source):
     """The rows of all files below `path`, old and new; `header` says whether CSV files begin with column names."""
@@ -47,7 +52,7 @@ class FileSource(Source):
 
     @property
     def places(self) -> frozenset[tuple[str, str]]:
-        return frozenset({("files", f"files in {Path(self.path).resolve() if '://' not in self.path else self.path}")})
+        return name_directory(self.path)
 
     def columns(self, where: str) -> Schema:
         columns = parse_ddl(self.value, where)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.endpoints import Reading, SourceAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
 from lockgate.failures import RowFailure
-from lockgate.sources.numbered import read_numbered, refuse_other_start
+from lockgate.sources.numbered import NumberedSource, read_numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, init=False)
-class MemorySource(Source):
+class MemorySource(NumberedSource):
     """Rows as tuples or dicts, in the columns of `value`; `per_epoch` of them to an epoch."""
 
     rows: tuple[tuple[Any, ...], ...]
@@ -43,18 +43,8 @@ class MemorySource(Source):
     def tasks(self) -> str:
         return "1"
 
-    @property
-    def is_native(self) -> bool:
-        return False
-
-    def check(self, reading: Reading) -> None:
-        refuse_other_start(reading)
-
     def columns(self, where: str) -> Schema:
         return parse_ddl(self.value, where)
-
-    def hidden_columns(self) -> Sequence[str]:
-        return (POSITION,)
 
     def summary(self) -> tuple[str, ...]:
         return ("MemorySource", f"{len(self.rows)} rows")

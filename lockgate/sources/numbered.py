@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.endpoints import Reading
+from lockgate.dataflow.endpoints import POSITION, Reading, Source
 from lockgate.errors import BadJob
 from lockgate.sources.position import position
 
@@ -31,14 +31,23 @@ Available = Callable[[float], int]
 _ROWS_PER_BATCH = 10_000
 
 
-def refuse_other_start(reading: Reading) -> None:
-    """Such a stream has one place to start from."""
-    if reading.start != "earliest":
-        raise BadJob(
-            f"rows that are made from their numbers cannot be read from {reading.start!r} on",
-            where=reading.where,
-            fix="start at 'earliest', or leave the start away",
-        )
+class NumberedSource(Source):
+    """What all such sources have in common: rows that Python makes, and one place to start from."""
+
+    @property
+    def is_native(self) -> bool:
+        return False
+
+    def check(self, reading: Reading) -> None:
+        if reading.start != "earliest":
+            raise BadJob(
+                f"rows that are made from their numbers cannot be read from {reading.start!r} on",
+                where=reading.where,
+                fix="start at 'earliest', or leave the start away",
+            )
+
+    def hidden_columns(self) -> Sequence[str]:
+        return (POSITION,)
 
 
 def read_numbered(

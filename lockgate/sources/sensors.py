@@ -9,17 +9,16 @@ Disorder and gaps are made to order, because they are what event time, watermark
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.duration import Duration, as_duration
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.endpoints import Reading, SourceAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.sources.numbered import read_numbered, refuse_other_start
+from lockgate.sources.numbered import NumberedSource, read_numbered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +32,7 @@ _FIRE_EVERY = 50  # a sensor burns in one of so many stretches of 60 readings
 
 
 @dataclass(frozen=True, init=False)
-class SensorSource(Source):
+class SensorSource(NumberedSource):
     """Readings of `sensors` sensors, one each `every`: `sensor`, `temperature`, `smoke`, `at`.
 
     With `events` the stream is a history of that many readings, there at once; without, it goes on in real time.
@@ -80,18 +79,8 @@ class SensorSource(Source):
     def tasks(self) -> str:
         return "2"
 
-    @property
-    def is_native(self) -> bool:
-        return False
-
-    def check(self, reading: Reading) -> None:
-        refuse_other_start(reading)
-
     def columns(self, where: str) -> Schema:
         return parse_ddl(VALUE, where)
-
-    def hidden_columns(self) -> Sequence[str]:
-        return (POSITION,)
 
     def summary(self) -> tuple[str, ...]:
         return ("SensorSource", f"{self.sensors} sensors, seed {self.seed}")

@@ -99,7 +99,7 @@ def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int)
 
 def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_per_epoch: int) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong."""
-    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.errors import PySparkException
 
     spark.conf.set("spark.sql.shuffle.partitions", planned.physical.state_partitions)
     frames: dict[str, DataFrame] = {}
@@ -112,7 +112,7 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_
             if isinstance(node.step, Write):
                 node.step.sink.check_rows(frames[node.name], node.where)
                 written.append((node, node.step, frames[node.name]))
-        except (AnalysisException, PySparkException) as error:
+        except PySparkException as error:
             raise BadJob(
                 f"Spark refuses {node.kind} {node.name!r}: {str(error).splitlines()[0]}",
                 where=node.where,
@@ -136,11 +136,10 @@ def _tagged(planned: Plan, frames: dict[str, DataFrame], outputs: list[Node]) ->
     def tag_columns(made: dict[int, Column]) -> list[Column]:
         return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in enumerate(shapes)]
 
-    branches = {tag: _branch(planned, node) for tag, node in enumerate(outputs)}
     tagged: list[DataFrame] = []
     splits: dict[str, dict[int, _Branch]] = {}
     for tag, node in enumerate(outputs):
-        branch = branches[tag]
+        branch = _branch(planned, node)
         if branch is not None:
             splits.setdefault(branch.base, {})[tag] = branch
         else:

@@ -61,7 +61,6 @@ REAL_TIME_SETTINGS = {"spark.sql.execution.sortBeforeRepartition": "false"}
 # These are fixed when the driver starts.
 _PROCESS_SETTINGS = {
     "spark.speculation": "false",  # two attempts of one task would both write
-    "spark.task.maxFailures": str(TASK_ATTEMPTS),
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
