@@ -14,12 +14,13 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from lockgate.errors import BadMachine
+from lockgate.errors import BadMachine, ServiceFailed
 
 try:
     import psutil
@@ -162,3 +163,64 @@ def working_in(directory: Path) -> list[int]:
             if process.cwd() == str(directory.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word in the environment that is nobody else's: whatever a marked process starts carries it too.
+
+    It finds what its parents have left behind, and proves it ours, where a parent's id no longer does.
+    """
+
+    name: str
+    value: str
+
+    def carriers(self) -> list[psutil.Process]:
+        """The running processes that carry the mark, eldest first."""
+        found: list[tuple[float, psutil.Process]] = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(self.name) == self.value and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append((process.create_time(), process))
+        return [process for _, process in sorted(found, key=lambda pair: (pair[0], pair[1].pid))]
+
+    def kill(self, limit: timedelta) -> list[int]:
+        """Kill all that carry the mark, also those born meanwhile; the ids of those that are left after the limit."""
+        deadline = time.monotonic() + limit.total_seconds()
+        quiet = 0
+        # A process that is just becoming another program shows no environment, so none must be seen twice.
+        while quiet < 2 and time.monotonic() < deadline:
+            left = self.carriers()
+            quiet = 0 if left else quiet + 1
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.02)
+        return [process.pid for process in self.carriers()]
+
+
+def children(pid: int, running: str) -> list[psutil.Process]:
+    """The children of a process that run this program, eldest first."""
+    found: list[tuple[float, psutil.Process]] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                if running in child.cmdline():
+                    found.append((child.create_time(), child))
+    return [child for _, child in sorted(found, key=lambda pair: (pair[0], pair[1].pid))]
+
+
+def kill(process: psutil.Process, limit: timedelta) -> bool:
+    """Kill a process as a crash would and wait until it is gone; whether it had been running."""
+    try:
+        process.kill()
+        process.wait(timeout=limit.total_seconds())
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.TimeoutExpired as error:
+        raise ServiceFailed(
+            f"Process {process.pid} was killed and does not die.",
+            f"waited {limit.total_seconds():.0f} seconds",
+            "see what it waits for; a disk that hangs is the usual cause",
+        ) from error
+    return True
