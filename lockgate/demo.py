@@ -30,7 +30,7 @@ from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import stream
 from lockgate.errors import Failed, Refused
 from lockgate.guarantees import Guarantee
-from lockgate.kafka.wire import create_topics, existing_topics
+from lockgate.kafka.topics import create_topics, existing_topics
 from lockgate.planner.plan import plan
 from lockgate.runtime.run import Run, run
 from lockgate.services.stack import Stack

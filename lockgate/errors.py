@@ -48,5 +48,17 @@ class ServiceFailed(Failed):
     """A local service did not start, did not answer or did not stop."""
 
 
+class Fenced(Failed):
+    """Another driver of the same job took over; this one must not go on."""
+
+
+class LedgerMismatch(Failed):
+    """What the sink has committed and what the checkpoint says do not fit together; a person has to decide."""
+
+
+class EpochFailed(Failed):
+    """One try of an epoch ended without a decision; nothing of it is visible, and the epoch is repeated."""
+
+
 class InvariantBroken(LockgateError):
     """Two facts that can never disagree did; stopping is the only safe answer."""

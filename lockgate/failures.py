@@ -1,7 +1,8 @@
-"""Failures of single rows, carried from Spark's workers to the author in one piece.
+"""Failures that happen in Spark's workers, carried to the author in one piece.
 
 A row can fail in a SQL expression inside the JVM or in a Python worker, and Spark wraps what was raised there in pages
-of its own. So the facts travel as one token inside the message, and whoever catches Spark's exception reads it back.
+of its own. So the facts travel as one token inside the message, and whoever catches Spark's exception reads it back:
+a RowFailure, which a SQL expression can make too, or any error of ours.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from lockgate.errors import Failed, FunctionFailed, UnparsableValue
+from lockgate.errors import Failed, FunctionFailed, LockgateError, UnparsableValue
 
 MARK = "lockgate-failure:"
 _TOKEN = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
+_ERROR_MARK = "lockgate-error:"
+_ERROR_TOKEN = re.compile(re.escape(_ERROR_MARK) + r"([A-Za-z0-9+/=]+)")
 _EXCERPT = 200
 
 
@@ -69,3 +73,35 @@ def find_failure(message: str) -> RowFailure | None:
         reason=str(facts["reason"]),
         row=str(facts.get("row") or ""),
     )
+
+
+class Carried(Exception):
+    """An error of ours on its way out of a worker."""
+
+    def __init__(self, error: LockgateError) -> None:
+        super().__init__(carry(error))
+
+
+def carry(error: LockgateError) -> str:
+    """An error as text that survives being wrapped; people see its first line too."""
+    facts = {"class": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    return f"{error.what} {_ERROR_MARK}{base64.b64encode(json.dumps(facts).encode()).decode()}"
+
+
+def find_error(message: str) -> LockgateError | None:
+    """The error of ours that a message of Spark's carries, if it carries one."""
+    failure = find_failure(message)
+    if failure is not None:
+        return failure.as_error()
+    found = _ERROR_TOKEN.search(message)
+    if found is None:
+        return None
+    facts = json.loads(base64.b64decode(found.group(1)))
+    known = {one.__name__: one for one in _kinds(LockgateError)}
+    return known.get(facts["class"], Failed)(str(facts["what"]), where=str(facts["where"]), fix=str(facts["fix"]))
+
+
+def _kinds(kind: type[LockgateError]) -> Iterator[type[LockgateError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)

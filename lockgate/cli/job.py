@@ -53,6 +53,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     run.add_argument("--until-caught-up", action="store_true", help="end when all that was there is processed")
     run.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows an epoch takes from a source")
+    run.add_argument(
+        "--new-life",
+        action="store_true",
+        help="begin again under an old name: put the checkpoint aside and let the ledger say that nothing is out; "
+        "what is out already will come out again",
+    )
     run.add_argument("--json", action="store_true", help="tell the progress as lines of JSON")
     run.set_defaults(run=run_job)
 
@@ -90,6 +96,7 @@ def run_job(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         start=arguments.start,
         rows_per_epoch=ROWS_PER_EPOCH if arguments.rows_per_epoch is None else arguments.rows_per_epoch,
+        new_life=arguments.new_life,
         wait=False,
         until_caught_up=arguments.until_caught_up,
     )

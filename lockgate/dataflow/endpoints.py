@@ -98,6 +98,11 @@ class Source(ABC):
         return True
 
     @property
+    def partitioned_by(self) -> frozenset[str]:
+        """The columns each of which alone decides, as Kafka's clients do, which part of the source holds a row."""
+        return frozenset()
+
+    @property
     def is_fit_for_real_time(self) -> bool:
         """Can Spark's real-time mode read it?"""
         return False
@@ -128,6 +133,10 @@ class Sink(ABC):
         """The SQL that this sink evaluates on every row."""
         return ()
 
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows with hidden columns that the sink's own SQL makes, while the names of the rows can be resolved."""
+        return rows
+
     @abstractmethod
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that the sink has them."""
@@ -137,6 +146,11 @@ class Sink(ABC):
 
     def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
         """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
+
+    @property
+    def partitioned_by(self) -> tuple[str, ...]:
+        """The columns that together decide, as Kafka's clients do, to which part of the sink a row goes."""
+        return ()
 
     @property
     def is_fit_for_real_time(self) -> bool:

@@ -1,24 +1,577 @@
-"""The one door to the Kafka client library: topics are looked up and made here.
+"""The one door to the Kafka client library: connections, and each request of the protocol as one typed call.
 
-The library is an extra. It is imported where it is first used, and a missing one is reported with its cure.
+The library keeps the connections, speaks TLS and SASL and packs the messages; what it has no call for (one transaction
+under one producer id, shared by processes) is said with its own protocol classes. It is an extra, imported where it is
+first used, and a missing one is reported with its cure.
+
+A call either returns what the broker said, error code included, or raises Unanswered: then nobody knows whether it
+took effect. Nothing is retried here; who asks knows what may be asked twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lockgate.errors import BadJob, BadMachine, Refused
+from lockgate.kafka.codes import MOVED, Code
+from lockgate.kafka.settings import ClientSettings, is_refusal
 
-if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+OLDEST = (3, 6)
+"""The first broker that verifies, before it appends, that a partition is part of the open transaction."""
+
+
+class Unanswered(Exception):
+    """No answer came: the request may have taken effect or not."""
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Who writes: a producer id and its epoch, fresh for each transaction."""
+
+    id: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class TopicShape:
+    """A topic as the cluster knows it: the broker that leads each partition (-1 for none), and its replication."""
+
+    name: str
+    leaders: tuple[int, ...]
+    replication: int
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self.leaders)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A piece of a partition, with what a reader needs to tell committed records from others."""
+
+    code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: bytes
+    aborted: tuple[tuple[int, int], ...]  # producer id, first offset
+
+
+@dataclass(frozen=True)
+class TransactionView:
+    """A transaction as its coordinator sees it."""
+
+    transactional_id: str
+    state: str
+    producer: Producer
+    timeout_ms: int
+    started_ms: int  # negative where none is open
+    partitions: tuple[Place, ...]
+
+
+class Connection:
+    """The connections of this process to one cluster; safe to share between threads."""
+
+    def __init__(self, settings: ClientSettings, *, where: str) -> None:
+        try:
+            from kafka import KafkaAdminClient
+            from kafka.errors import KafkaError
+        except ImportError:
+            raise BadMachine(
+                "the Kafka client library is not installed", where=where, fix="pip install 'lockgate[kafka]'"
+            ) from None
+        # What it logs we say ourselves, with the cure; who wants to see it gives the logger a handler.
+        logging.getLogger("kafka").addHandler(logging.NullHandler())
+        self.settings = settings
+        self.where = where
+        arguments: dict[str, Any] = {
+            # Writers count what is in flight per partition; a limit of the connection would refuse what they may send.
+            "max_in_flight_requests_per_connection": 10_000,
+            "reconnect_backoff_max_ms": 1_000,
+            **settings.client_arguments(),
+        }
+        try:
+            self.admin = KafkaAdminClient(**arguments)
+        except (KafkaError, OSError, ValueError) as error:
+            if is_refusal(error):
+                raise Refused(
+                    f"the Kafka broker at {settings.servers} does not let us in: {type(error).__name__}: {error}",
+                    where=where,
+                    fix="correct the user, the password or the certificates in client=",
+                ) from None
+            raise Refused(
+                f"no Kafka broker answers at {settings.servers} ({type(error).__name__})",
+                where=where,
+                fix="check the address and that the broker is up; `lockgate up` starts one, `lockgate status` names it",
+            ) from None
+        self._manager = self.admin._manager
+        self._leaders: dict[str, TopicShape] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.admin.close()
+
+    @property
+    def broker_version(self) -> tuple[int, ...]:
+        """The version of the broker that was asked first, as its protocol shows it."""
+        return tuple(self._manager.broker_version or ())
+
+    # ---- asking
+
+    def ask(self, request: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
+        """Send a request and wait for its answer."""
+        from kafka.errors import KafkaError
+
+        async def send() -> Any:
+            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+
+        try:
+            return self._manager.run(send)
+        except (KafkaError, OSError, RuntimeError) as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+
+    def post(self, request: Any, *, node: int, done: Callable[[Any, BaseException | None], None]) -> None:
+        """Send a request; `done` is called with the answer or the error, in the thread of the connections."""
+
+        async def send() -> None:
+            try:
+                answer = await self._manager.send(request, node_id=node)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the waiting thread has to hear of it
+                done(None, error)
+            else:
+                done(answer, None)
+
+        self._manager.call_soon(send)
+
+    def ask_coordinator(self, request: Any, *, transactional_id: str | None = None, group: str | None = None) -> Any:
+        """Send a request to the broker that coordinates a transactional id or a group."""
+        key = (1, transactional_id) if transactional_id is not None else (0, str(group))
+        node = self._coordinators.get(key)
+        if node is None:
+            node = self._coordinators[key] = self._find_coordinator(*key)
+        try:
+            answer = self.ask(request, node=node)
+        except Unanswered:
+            self._coordinators.pop(key, None)
+            raise
+        if {*_codes(answer)} & MOVED:
+            self._coordinators.pop(key, None)
+        return answer
+
+    def _find_coordinator(self, kind: int, key: str) -> int:
+        from kafka.protocol.metadata import FindCoordinatorRequest
+
+        answer = self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key], min_version=4))
+        found = answer.coordinators[0]
+        if found.error_code or found.node_id < 0:
+            raise Unanswered(f"no coordinator yet for {key!r} ({found.error_code})")
+        # It may have joined after the list of brokers was read; the library connects by number only.
+        if self._manager.cluster.broker_metadata(found.node_id) is None:
+            self._refresh_brokers()
+        return int(found.node_id)
+
+    def _refresh_brokers(self) -> None:
+        try:
+            self._manager.run(self._manager.cluster.refresh_metadata)
+        except Exception as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+
+    # ---- topics
+
+    def shapes(self, topics: Iterable[str], *, is_fresh: bool = False) -> dict[str, TopicShape]:
+        """The topics that exist of these, never making one by asking; remembered unless a fresh look is wanted."""
+        wanted = list(topics)
+        unknown = [name for name in wanted if is_fresh or name not in self._leaders]
+        if unknown:
+            for name in unknown:
+                self._leaders.pop(name, None)
+            self._leaders.update(self._look_up(unknown))
+        return {name: self._leaders[name] for name in wanted if name in self._leaders}
+
+    def _look_up(self, topics: Sequence[str] | None) -> dict[str, TopicShape]:
+        from kafka.protocol.metadata import MetadataRequest
+
+        named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        answer = self.ask(MetadataRequest(topics=named, allow_auto_topic_creation=False, max_version=12))
+        known = {broker.node_id for broker in answer.brokers}
+        if any(self._manager.cluster.broker_metadata(node) is None for node in known):
+            self._refresh_brokers()
+        shapes = {}
+        for topic in answer.topics:
+            if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION or not topic.partitions:
+                continue
+            if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+                from kafka.errors import for_code
+
+                raise Unanswered(f"topic {topic.name!r}: {for_code(topic.error_code).__name__}")
+            leaders = {one.partition_index: one.leader_id for one in topic.partitions}
+            shapes[topic.name] = TopicShape(
+                name=topic.name,
+                leaders=tuple(leaders.get(index, -1) for index in range(max(leaders) + 1)),
+                replication=min(len(one.replica_nodes) for one in topic.partitions),
+            )
+        return shapes
+
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics."""
+        return frozenset(self._look_up(None))
+
+    def configs(self, *, topics: Iterable[str] = (), broker: bool = False) -> dict[str, dict[str, str]]:
+        """The effective settings of topics, by name, or of one broker (under the name "")."""
+        from kafka.protocol.admin import DescribeConfigsRequest
+
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        node = self._manager.least_loaded_node() if broker else None
+        resources = [resource(resource_type=2, resource_name=name, configuration_keys=None) for name in topics]
+        if broker:
+            resources = [resource(resource_type=4, resource_name=str(node), configuration_keys=None)]
+        answer = self.ask(DescribeConfigsRequest(resources=resources, max_version=4), node=node)
+        found = {}
+        for result in answer.results:
+            if not result.error_code:
+                name = "" if broker else result.resource_name
+                found[name] = {config.name: config.value for config in result.configs if config.value is not None}
+        return found
+
+    def create_topic(
+        self, name: str, *, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
+    ) -> int:
+        """Make a topic; the answer's code, which may say that it is there already."""
+        from kafka.protocol.admin import CreateTopicsRequest
+
+        topic = CreateTopicsRequest.CreatableTopic
+        answer = self.ask(
+            CreateTopicsRequest(
+                topics=[
+                    topic(
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=replication,
+                        assignments=[],
+                        configs=[
+                            topic.CreatableTopicConfig(name=key, value=text) for key, text in (configs or {}).items()
+                        ],
+                    )
+                ],
+                timeout_ms=20_000,
+                validate_only=False,
+                max_version=6,
+            )
+        )
+        return int(answer.topics[0].error_code)
+
+    # ---- transactions: the driver's side
+
+    def init_producer(self, transactional_id: str, timeout_ms: int) -> tuple[int, Producer]:
+        """Fence older writers, end what they left open, get a fresh (producer id, epoch)."""
+        from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+        answer = self.ask_coordinator(
+            InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+                max_version=4,
+            ),
+            transactional_id=transactional_id,
+        )
+        return int(answer.error_code), Producer(id=int(answer.producer_id), epoch=int(answer.producer_epoch))
+
+    def add_partitions(self, transactional_id: str, producer: Producer, places: Iterable[Place]) -> dict[Place, int]:
+        """Make partitions part of the transaction; the code of each."""
+        from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest as Request
+
+        answer = self.ask_coordinator(
+            Request(
+                v3_and_below_transactional_id=transactional_id,
+                v3_and_below_producer_id=producer.id,
+                v3_and_below_producer_epoch=producer.epoch,
+                v3_and_below_topics=[
+                    Request.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in _by_topic(places).items()
+                ],
+                max_version=3,
+            ),
+            transactional_id=transactional_id,
+        )
+        return {
+            (topic.name, partition.partition_index): int(partition.partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+            for partition in topic.results_by_partition
+        }
+
+    def add_group(self, transactional_id: str, producer: Producer, group: str) -> int:
+        """Make a consumer group's offsets part of the transaction."""
+        from kafka.protocol.producer.transaction import AddOffsetsToTxnRequest
+
+        answer = self.ask_coordinator(
+            AddOffsetsToTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                group_id=group,
+                max_version=3,
+            ),
+            transactional_id=transactional_id,
+        )
+        return int(answer.error_code)
+
+    def commit_offsets(
+        self, transactional_id: str, producer: Producer, group: str, offsets: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """Write a consumer group's offsets in the transaction; the code of each."""
+        from kafka.protocol.producer.transaction import TxnOffsetCommitRequest as Request
+
+        topic = Request.TxnOffsetCommitRequestTopic
+        answer = self.ask_coordinator(
+            Request(
+                transactional_id=transactional_id,
+                group_id=group,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[
+                    topic(
+                        name=name,
+                        partitions=[
+                            topic.TxnOffsetCommitRequestPartition(
+                                partition_index=partition,
+                                committed_offset=offsets[name, partition],
+                                committed_leader_epoch=-1,
+                                committed_metadata="",
+                            )
+                            for partition in partitions
+                        ],
+                    )
+                    for name, partitions in _by_topic(offsets).items()
+                ],
+                max_version=3,
+            ),
+            group=group,
+        )
+        return {
+            (one.name, partition.partition_index): int(partition.error_code)
+            for one in answer.topics
+            for partition in one.partitions
+        }
+
+    def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> int:
+        """Commit or abort. Always the same version of the request: Kafka tells a repeated one by it."""
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        answer = self.ask_coordinator(
+            EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                committed=is_commit,
+                max_version=4,
+            ),
+            transactional_id=transactional_id,
+        )
+        return int(answer.error_code)
+
+    def describe_transaction(self, transactional_id: str) -> tuple[int, TransactionView]:
+        """What the coordinator knows of a transactional id."""
+        from kafka.protocol.admin import DescribeTransactionsRequest
+
+        answer = self.ask_coordinator(
+            DescribeTransactionsRequest(transactional_ids=[transactional_id]), transactional_id=transactional_id
+        )
+        state = answer.transaction_states[0]
+        view = TransactionView(
+            transactional_id=state.transactional_id,
+            state=str(state.transaction_state),
+            producer=Producer(id=int(state.producer_id), epoch=int(state.producer_epoch)),
+            timeout_ms=int(state.transaction_timeout_ms),
+            started_ms=int(state.transaction_start_time_ms),
+            partitions=tuple(
+                sorted((topic.topic, int(partition)) for topic in state.topics for partition in topic.partitions)
+            ),
+        )
+        return int(state.error_code), view
+
+    # ---- partitions
+
+    def produce_request(self, transactional_id: str, place: Place, batch: bytes) -> Any:
+        """A request that appends one record batch to a partition, in a transaction."""
+        from kafka.protocol.producer.produce import ProduceRequest
+
+        data = ProduceRequest.TopicProduceData
+        return ProduceRequest(
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=self.settings.request_timeout_ms,
+            topic_data=[data(name=place[0], partition_data=[data.PartitionProduceData(index=place[1], records=batch)])],
+            max_version=11,
+        )
+
+    def fetch(self, place: Place, offset: int, *, leader: int, max_bytes: int = 1 << 20) -> Fetched:
+        """The records of a partition from an offset on, as a read_committed reader gets them."""
+        from kafka.protocol.consumer.fetch import FetchRequest
+
+        topic = FetchRequest.FetchTopic
+        answer = self.ask(
+            FetchRequest(
+                replica_id=-1,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=max_bytes,
+                isolation_level=1,
+                session_id=0,
+                session_epoch=-1,
+                topics=[
+                    topic(
+                        topic=place[0],
+                        partitions=[
+                            topic.FetchPartition(
+                                partition=place[1],
+                                current_leader_epoch=-1,
+                                fetch_offset=offset,
+                                last_fetched_epoch=-1,
+                                log_start_offset=-1,
+                                partition_max_bytes=max_bytes,
+                            )
+                        ],
+                    )
+                ],
+                forgotten_topics_data=[],
+                rack_id="",
+                max_version=12,
+            ),
+            node=leader,
+        )
+        if answer.error_code:
+            raise Unanswered(f"fetch from {place}: code {answer.error_code}")
+        part = answer.responses[0].partitions[0]
+        return Fetched(
+            code=int(part.error_code),
+            high_watermark=int(part.high_watermark),
+            last_stable_offset=int(part.last_stable_offset),
+            log_start_offset=int(part.log_start_offset),
+            records=bytes(part.records or b""),
+            aborted=tuple((int(one.producer_id), int(one.first_offset)) for one in part.aborted_transactions or ()),
+        )
+
+    def end_offset(self, place: Place, *, leader: int) -> tuple[int, int]:
+        """The code, and the high watermark: the offset behind the last record that all replicas have."""
+        from kafka.protocol.consumer import ListOffsetsRequest
+
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        answer = self.ask(
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=[
+                    topic(
+                        name=place[0],
+                        partitions=[
+                            topic.ListOffsetsPartition(partition_index=place[1], current_leader_epoch=-1, timestamp=-1)
+                        ],
+                    )
+                ],
+                max_version=7,
+            ),
+            node=leader,
+        )
+        part = answer.topics[0].partitions[0]
+        return int(part.error_code), int(part.offset)
+
+
+def committed_values(fetched: Fetched, *, below: int) -> tuple[bytes | None, int]:
+    """The last committed value in a piece of a partition, and the offset to read on from.
+
+    Records of aborted transactions are told by the list that comes with the piece: they begin at the offset it names,
+    and end with the control record of their producer.
+    """
+    from kafka.record.memory_records import MemoryRecords
+
+    aborted = sorted(fetched.aborted, key=lambda one: one[1])
+    now_aborted: set[int] = set()
+    last: bytes | None = None
+    position = -1
+    batches = MemoryRecords(fetched.records)
+    while batches.has_next():
+        batch = batches.next_batch()
+        if batch.base_offset >= below:
+            break
+        while aborted and aborted[0][1] <= batch.last_offset:
+            now_aborted.add(aborted.pop(0)[0])
+        position = batch.last_offset + 1
+        if batch.is_control_batch:
+            now_aborted.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in now_aborted):
+            for record in batch:
+                if record.value is not None:
+                    last = bytes(record.value)
+    return last, position
+
+
+_shared: dict[ClientSettings, Connection] = {}
+_sharing = threading.Lock()
+
+
+def connect(settings: ClientSettings, *, where: str) -> Connection:
+    """This process's connection to a cluster: made once, and kept between epochs, in drivers and in workers."""
+    with _sharing:
+        connection = _shared.get(settings)
+        if connection is None:
+            connection = _shared[settings] = Connection(settings, where=where)
+        return connection
+
+
+def disconnect_all() -> None:
+    """Close every shared connection of this process."""
+    with _sharing:
+        for connection in _shared.values():
+            connection.close()
+        _shared.clear()
+
+
+def patiently(
+    ask: Callable[[], tuple[Collection[int], Any]],
+    *,
+    retriable: Collection[int],
+    deadline: float,
+    pause_seconds: float = 0.005,
+) -> tuple[Collection[int], Any]:
+    """Ask until the answer is none of the retriable ones; raises Unanswered when the deadline passes first."""
+    while True:
+        told: str
+        try:
+            codes, answer = ask()
+            if not set(codes) & set(retriable):
+                return codes, answer
+            told = f"the broker kept answering {sorted(set(codes) & set(retriable))}"
+        except Unanswered as error:
+            told = str(error)
+        if time.monotonic() + pause_seconds > deadline:
+            raise Unanswered(told)
+        time.sleep(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, 0.5)
 
 
 def name_topic(servers: str, topic: str) -> frozenset[tuple[str, str]]:
     """The topic at each of its servers, so that two lists of servers with one in common name the same topic."""
-    hosts = (server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
-    return frozenset((host, f"topic {topic!r}") for host in hosts)
+    return frozenset((host, f"topic {topic!r}") for host in hosts_of(servers))
+
+
+def hosts_of(servers: str) -> frozenset[str]:
+    """The servers of a list, each by one name."""
+    return frozenset(server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
 
 
 def refuse_settings(client: Mapping[str, str], taken: Collection[str], where: str) -> None:
@@ -32,51 +585,19 @@ def refuse_settings(client: Mapping[str, str], taken: Collection[str], where: st
             )
 
 
-def existing_topics(servers: str, *, where: str) -> frozenset[str]:
-    """The names of all topics at these servers."""
-    with _admin(servers, where) as admin:
-        return _names(admin)
+def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in places:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
 
 
-def create_topics(servers: str, topics: Sequence[str], *, partitions: int = -1, where: str) -> tuple[str, ...]:
-    """Make the topics that do not exist, with the broker's own defaults, and say which they were."""
-    from kafka.admin import NewTopic
-    from kafka.errors import TopicAlreadyExistsError
-
-    with _admin(servers, where) as admin:
-        existing = _names(admin)
-        missing = [topic for topic in topics if topic not in existing]
-        for topic in missing:
-            # Somebody else may make it at the same moment, and then it is there too.
-            try:
-                admin.create_topics([NewTopic(name=topic, num_partitions=partitions)], wait_for_metadata=True)
-            except TopicAlreadyExistsError:
-                continue
-    return tuple(missing)
-
-
-def _names(admin: KafkaAdminClient) -> frozenset[str]:
-    return frozenset(topic["name"] if isinstance(topic, dict) else topic for topic in admin.list_topics())
-
-
-@contextmanager
-def _admin(servers: str, where: str) -> Iterator[KafkaAdminClient]:
-    try:
-        from kafka import KafkaAdminClient
-        from kafka.errors import KafkaError
-    except ImportError:
-        raise BadMachine(
-            "the Kafka client library is not installed", where=where, fix="pip install 'lockgate[kafka]'"
-        ) from None
-    try:
-        admin = KafkaAdminClient(bootstrap_servers=servers.split(","), bootstrap_timeout_ms=10_000)
-    except (KafkaError, OSError, ValueError) as error:
-        raise Refused(
-            f"no Kafka broker answers at {servers} ({type(error).__name__})",
-            where=where,
-            fix="check the address and that the broker is up; `lockgate up` starts one, `lockgate status` names it",
-        ) from None
-    try:
-        yield admin
-    finally:
-        admin.close()
+def _codes(answer: Any) -> Iterable[int]:
+    """Every error code of an answer from a coordinator, wherever the message keeps it."""
+    yield int(getattr(answer, "error_code", 0) or 0)
+    for topic in getattr(answer, "results_by_topic_v3_and_below", None) or ():
+        yield from (int(one.partition_error_code) for one in topic.results_by_partition)
+    for topic in getattr(answer, "topics", None) or ():
+        yield from (int(getattr(one, "error_code", 0) or 0) for one in topic.partitions)
+    for state in getattr(answer, "transaction_states", None) or ():
+        yield int(state.error_code)

@@ -116,6 +116,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     lifts: list[str] = []
     sink = write.sink.ability
     source = trail.source
+    declared = graph.job.guarantee if write.guarantee is None else write.guarantee
     # Where it is only the rows that may come out twice, state still counts every event once.
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
@@ -173,11 +174,21 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure="declare mode=Mode.MICRO_BATCH",
             )
         )
+    elif declared < Guarantee.END_TO_END_EXACTLY_ONCE:
+        caps.append(
+            Cap(
+                guarantee=rows_twice,
+                part=f"sink {output.name!r}",
+                where=output.where,
+                reason="no more is declared for it, so its rows are written as they come, without a transaction",
+                cure=sink.cure,
+            )
+        )
     caps.sort(key=lambda cap: cap.guarantee)
     return PathGuarantee(
         source=source.name,
         output=output.name,
-        declared=graph.job.guarantee if write.guarantee is None else write.guarantee,
+        declared=declared,
         reached=caps[0].guarantee if caps else Guarantee.END_TO_END_EXACTLY_ONCE,
         caps=tuple(caps),
         lifts=tuple(lifts),

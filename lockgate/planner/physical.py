@@ -2,6 +2,8 @@
 
     edge into               exchange               chosen by
     rolling, window, join   by key                 the planner: rows of a key must meet in one task
+    a transactional sink    by key                 the planner: each part of the sink has one writer (none where rows
+                                                   have no key, or source and sink are partitioned alike)
     anything else           forward                the planner: nothing has to move
     the step behind an      what it says           the author
     `.exchange(...)`
@@ -24,14 +26,18 @@ from lockgate.dataflow.steps import (
     Join,
     Map,
     Merge,
+    Part,
     Read,
     Rolling,
+    Select,
+    Timed,
     Transform,
     Where,
     WindowAggregate,
+    Write,
 )
 from lockgate.errors import BadJob
-from lockgate.guarantees import Mode
+from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node
 
 REAL_TIME_EPOCH = timedelta(seconds=60)
@@ -89,7 +95,7 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
     edges: list[Edge] = []
     next_stage = 0
     for node in graph.nodes:
-        incoming = [_edge(graph.node(name), node) for name in node.inputs]
+        incoming = [_edge(graph, graph.node(name), node) for name in node.inputs]
         edges.extend(incoming)
         moves = [edge for edge in incoming if edge.exchange.strategy is not Strategy.FORWARD]
         if not incoming or moves or len({stages[edge.source] for edge in incoming}) > 1:
@@ -122,7 +128,38 @@ def has_state(node: Node) -> bool:
     return isinstance(node.step, Rolling | WindowAggregate | Join)
 
 
-def _edge(source: Node, target: Node) -> Edge:
+def is_exact(graph: LogicalGraph, node: Node) -> bool:
+    """Is this output written in transactions?"""
+    step = node.step
+    if not isinstance(step, Write) or graph.job.mode is Mode.REAL_TIME:
+        return False
+    declared = graph.job.guarantee if step.guarantee is None else step.guarantee
+    return declared is Guarantee.END_TO_END_EXACTLY_ONCE and step.sink.ability.delivery is Delivery.TRANSACTIONAL
+
+
+def is_partitioned_alike(graph: LogicalGraph, output: Node) -> bool:
+    """Do rows, as far as the plan can tell, leave in tasks that each hold the rows of one part of the sink?
+
+    True where the one transactional output is partitioned by a column that its source is partitioned by too, and
+    that comes through untouched. Who wrote to the source may have placed its records otherwise; the run finds out.
+    """
+    if not isinstance(output.step, Write) or sum(is_exact(graph, node) for node in graph.nodes) != 1:
+        return False
+    wanted = output.step.sink.partitioned_by
+    if len(wanted) != 1:
+        return False
+    name, node = wanted[0], graph.node(output.inputs[0])
+    while not isinstance(node.step, Read):
+        step = node.step
+        if isinstance(step, Select) and not {name, "*"} & set(step.columns):
+            return False
+        if not isinstance(step, Where | Part | Select | Timed):
+            return False
+        node = graph.node(node.inputs[0])
+    return name in node.step.source.partitioned_by
+
+
+def _edge(graph: LogicalGraph, source: Node, target: Node) -> Edge:
     step = target.step
     exchange, chosen_by, reason = Exchange(strategy=Strategy.FORWARD), "planner", "nothing has to move"
     if isinstance(step, Exchanged):
@@ -137,6 +174,12 @@ def _edge(source: Node, target: Node) -> Edge:
             _refuse_unless_by_key(source, target, keys)
         exchange = Exchange(strategy=Strategy.BY_KEY, keys=keys or ("window",))
         reason = "rows of a key must meet in one task"
+    elif isinstance(step, Write) and is_exact(graph, target) and step.sink.partitioned_by:
+        if is_partitioned_alike(graph, target):
+            reason = "source and sink are partitioned alike; rows are exchanged where that turns out wrong"
+        else:
+            exchange = Exchange(strategy=Strategy.BY_KEY, keys=step.sink.partitioned_by)
+            reason = "each partition of the topic has one writer"
     return Edge(source=source.name, target=target.name, exchange=exchange, chosen_by=chosen_by, reason=reason)
 
 

@@ -2,28 +2,128 @@
 
 Spark calls this with the rows of an epoch after it has logged their offsets, and logs the commit after it returns. A
 crash in between repeats the epoch, with the same number and the same rows.
+
+    declared end-to-end exactly-once   one transaction for all such outputs; an epoch that is out is not written again
+    declared less                      written whenever the epoch runs, before the transaction is ended
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
-from lockgate.spark.compile import CompiledOutput
+from lockgate.guarantees import Delivery, Guarantee
+from lockgate.kafka.wire import Place, hosts_of
+from lockgate.runtime.checkpoints import running_query
+from lockgate.sinks.kafka import KafkaSink
+from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
+from lockgate.spark.compile import TAG, CompiledOutput
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
-def write_epoch(outputs: tuple[CompiledOutput, ...], rows: DataFrame, epoch: int) -> None:
-    """Write the rows of one epoch; returning means that every sink has its part."""
-    if len(outputs) == 1:
-        outputs[0].sink.write(outputs[0].rows_of(rows), epoch)
-        return
-    # Each sink is an action of its own, and an action that recomputes would read the source, and update the state,
-    # once more.
-    rows = rows.persist()
-    try:
-        for output in outputs:
-            output.sink.write(output.rows_of(rows), epoch)
-    finally:
-        rows.unpersist()
+@dataclass
+class EpochWriter:
+    """Writes the epochs of one job."""
+
+    outputs: tuple[CompiledOutput, ...]
+    kafka: KafkaEpochs | None = None
+    can_repeat: bool = False
+    is_alike: bool = False
+    source_servers: frozenset[str] = frozenset()
+    first_error: list[Exception] = field(default_factory=list)
+    busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
+
+    def write(self, rows: DataFrame, epoch: int) -> None:
+        """Write the rows of one epoch; returning means that every sink has its part."""
+        try:
+            with self.busy:
+                self._write(rows, epoch)
+        except Exception as error:
+            told = self.kafka.first_error(error) if self.kafka is not None else None
+            self.first_error.append(told or error)  # before Spark wraps it
+            raise
+
+    def _write(self, rows: DataFrame, epoch: int) -> None:
+        exact = [output for output in self.outputs if is_exact(output)]
+        plain = [output for output in self.outputs if not is_exact(output)]
+        if self.kafka is None or not exact:
+            self._write_plain(plain, rows, epoch)
+            return
+        if not plain:
+            self._commit(exact, rows, epoch, self.kafka, can_repeat=self.can_repeat)
+            return
+        # Each sink is an action of its own, and an action that recomputes would read the source, and update the state,
+        # once more.
+        rows = rows.persist()
+        try:
+            for output in plain:
+                output.sink.write(output.rows_of(rows), epoch)
+            self._commit(exact, rows, epoch, self.kafka, can_repeat=True)
+        finally:
+            rows.unpersist()
+
+    def _write_plain(self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> None:
+        if len(outputs) == 1:
+            outputs[0].sink.write(outputs[0].rows_of(rows), epoch)
+            return
+        rows = rows.persist()  # for the same reason
+        try:
+            for output in outputs:
+                output.sink.write(output.rows_of(rows), epoch)
+        finally:
+            rows.unpersist()
+
+    def _commit(
+        self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int, kafka: KafkaEpochs, *, can_repeat: bool
+    ) -> None:
+        query = running_query(kafka.spark)
+        kafka.commit(
+            query.checkpoint.epoch(epoch, query.id),
+            EpochRows(
+                records=records_of(outputs, rows),
+                can_repeat=can_repeat,
+                is_alike=self.is_alike,
+                offsets=self._offsets(query.checkpoint.kafka_offsets(epoch), cast("KafkaSink", outputs[0].sink)),
+            ),
+            query_run=query.run,
+        )
+
+    def _offsets(self, offsets: Mapping[Place, int], sink: KafkaSink) -> Mapping[Place, int]:
+        """Offsets can be committed only in the cluster that they belong to."""
+        return offsets if hosts_of(sink.servers) & self.source_servers else {}
+
+
+def is_exact(output: CompiledOutput) -> bool:
+    """Is this output written in transactions?"""
+    is_declared = output.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE
+    return is_declared and output.sink.ability.delivery is Delivery.TRANSACTIONAL
+
+
+def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame) -> RecordColumns:
+    """The records of all these outputs as one frame, made in one pass over the rows."""
+    from pyspark.sql import functions as F
+
+    made = [
+        (output, cast("KafkaSink", output.sink).columns(rows, within=output.struct, where=output.where))
+        for output in outputs
+    ]
+    if outputs[0].tag is None:
+        return RecordColumns(frame=rows, columns=made[0][1])
+    tags = [output.tag for output in outputs]
+    names = list(dict.fromkeys(name for _, columns in made for name in columns))
+
+    def pick(name: str) -> Column:
+        chosen: Column = F.lit(None)
+        for output, columns in made:
+            if name in columns:
+                chosen = F.when(F.col(TAG).eqNullSafe(F.lit(output.tag)), columns[name]).otherwise(chosen)
+        return chosen
+
+    return RecordColumns(
+        frame=rows.where(F.col(TAG).isin(tags)),
+        columns={name: pick(name) for name in names},
+    )

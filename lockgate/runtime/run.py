@@ -4,12 +4,16 @@
     every epoch    offsets logged -> rows computed and written -> commit logged
     the end        caught up, stopped by the author, or the first failure; the epoch in hand is repeated by the next run
 
+A try of an exactly-once epoch that ended without a decision is not the end: where its rows come out of state, the query
+is started again from its checkpoint, a few times in a row.
+
 An at-most-once run keeps nothing: its checkpoint is fresh each time and no task is tried twice, because a repeated row
 is the one thing that it promises not to deliver.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -22,14 +26,18 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.steps import Read
-from lockgate.errors import BadJob, Failed, LockgateError, Refused
-from lockgate.failures import find_failure
+from lockgate.dataflow.steps import Read, Transform
+from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused
+from lockgate.failures import find_error
 from lockgate.guarantees import Guarantee, Mode
+from lockgate.kafka.wire import hosts_of
+from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.epochs import write_epoch
+from lockgate.runtime.checkpoints import Checkpoint, put_aside
+from lockgate.runtime.epochs import EpochWriter, is_exact
 from lockgate.runtime.progress import Progress, Watcher
 from lockgate.sinks.kafka import KafkaSink
+from lockgate.sinks.kafkaepoch import KafkaEpochs
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
@@ -37,13 +45,17 @@ from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
 
 ROWS_PER_EPOCH = 500_000
 """The most rows that one epoch takes from one source, so that the first run over a long history is no giant."""
 
 _POLL_SECONDS = 0.2
+_RESTARTS = 3
+_LAST_EPOCH_SECONDS = 60.0
 
 
 @dataclass
@@ -55,8 +67,10 @@ class Run:
     checkpoint: str
     log_file: Path
     _query: StreamingQuery
-    _cause: list[Exception]
+    _writer: EpochWriter
+    _start: Callable[[], StreamingQuery]
     _temporary: Path | None
+    _restarts: int = 0
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -77,10 +91,12 @@ class Run:
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._query.isActive:
+        while self._query.isActive or self._has_restarted():
             news = self.progress()
-            if news is not None and on_progress is not None:
-                on_progress(news)
+            if news is not None:
+                self._restarts = 0
+                if on_progress is not None:
+                    on_progress(news)
             if self._is_stopping.is_set():
                 self._query.stop()
                 break
@@ -91,6 +107,18 @@ class Run:
         if news is not None and on_progress is not None:
             on_progress(news)
         self._finish()
+        return True
+
+    def _has_restarted(self) -> bool:
+        """Start the query again, where its end was only that of one try of an epoch."""
+        errors = self._writer.first_error
+        is_passing = self._query.exception() is not None and bool(errors) and isinstance(errors[0], EpochFailed)
+        if not is_passing or self._is_stopping.is_set() or self._restarts >= _RESTARTS:
+            return False
+        self._restarts += 1
+        log.warning("job %s: the query starts again from its checkpoint: %s", self.job.name, errors[0])
+        errors.clear()
+        self._query = self._start()
         return True
 
     def stop(self) -> None:
@@ -104,11 +132,16 @@ class Run:
         self._is_stopping.set()
 
     def _finish(self) -> None:
+        # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
+        if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
+            self._writer.busy.release()
+        if self._writer.kafka is not None:
+            self._writer.kafka.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
         error = self._query.exception()
         if error is not None and not self._is_stopping.is_set():
-            raise _translate(error, self._cause, self)
+            raise _translate(error, self._writer.first_error, self)
 
 
 def run(
@@ -119,14 +152,16 @@ def run(
     start: str | None = None,
     until_caught_up: bool = False,
     rows_per_epoch: int = ROWS_PER_EPOCH,
+    new_life: bool = False,
     log_file: Path | None = None,
     wait: bool = True,
 ) -> Run:
     """Run a job. With `until_caught_up` it returns when all that was there is processed (unless `wait=False`).
 
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
-    an at-most-once job, which begins with what comes next. Raises BadJob or OverClaim before anything runs, and Failed
-    for what happens while running.
+    an at-most-once job, which begins with what comes next. `new_life` begins again under an old name: the checkpoint
+    that is there is put aside, and what is out already will come out again. Raises BadJob or OverClaim before anything
+    runs, and Failed for what happens while running.
     """
     planned = plan(job)
     refusal = planned.refusal()
@@ -162,9 +197,17 @@ def run(
         output.sink.check(output.where)  # only now: it may make a topic, and a refused job should leave nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job))
-    cause: list[Exception] = []
+    if new_life and is_tracked:
+        put_aside(Checkpoint(root=place, spark=spark))
+    writer = _epoch_writer(planned, compiled, spark)
+    if new_life and writer.kafka is not None:
+        writer.kafka.begin_new_life()
+
+    def begin() -> StreamingQuery:
+        return _start(planned, compiled, place, until_caught_up, writer)
+
     try:
-        query = _start(planned, compiled, place, until_caught_up, cause)
+        query = begin()
     except LockgateError:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -175,7 +218,8 @@ def run(
         checkpoint=place,
         log_file=log_file,
         _query=query,
-        _cause=cause,
+        _writer=writer,
+        _start=begin,
         _temporary=temporary,
     )
     if until_caught_up and wait:
@@ -188,8 +232,29 @@ def default_checkpoint(job: Job) -> Path:
     return Path(".lockgate").resolve() / "checkpoints" / job.name
 
 
+def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession) -> EpochWriter:
+    """What writes the epochs: with a transaction for the outputs that are declared end-to-end exactly-once."""
+    graph = planned.logical
+    sinks = [output.sink for output in compiled.outputs if is_exact(output) and isinstance(output.sink, KafkaSink)]
+    is_transactional = bool(sinks) and planned.job.mode is Mode.MICRO_BATCH
+    servers = [
+        node.step.source.servers
+        for node in graph.nodes
+        if isinstance(node.step, Read) and isinstance(node.step.source, KafkaSource)
+    ]
+    where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
+    return EpochWriter(
+        outputs=compiled.outputs,
+        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where) if is_transactional else None,
+        # A transform is a closed box, which may hold state.
+        can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
+        is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
+        source_servers=frozenset().union(*map(hosts_of, servers)),
+    )
+
+
 def _start(
-    planned: Plan, compiled: Compiled, checkpoint: str, until_caught_up: bool, cause: list[Exception]
+    planned: Plan, compiled: Compiled, checkpoint: str, until_caught_up: bool, epochs: EpochWriter
 ) -> StreamingQuery:
     from pyspark.errors import PySparkException
 
@@ -199,15 +264,7 @@ def _start(
         sink = compiled.outputs[0].sink
         writer = _real_time_writer(compiled, sink, checkpoint, planned.physical.epoch).queryName(job.name)
     else:
-
-        def on_epoch(rows: DataFrame, epoch: int) -> None:
-            try:
-                write_epoch(compiled.outputs, rows, epoch)
-            except Exception as error:
-                cause.append(error)  # the first error, before Spark wraps it
-                raise
-
-        writer = writer.foreachBatch(on_epoch).outputMode("append")
+        writer = writer.foreachBatch(epochs.write).outputMode("append")
         if until_caught_up:
             writer = writer.trigger(availableNow=True)
         else:
@@ -233,11 +290,9 @@ def _real_time_writer(compiled: Compiled, sink: Any, checkpoint: str, epoch: tim
 def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateError:
     """The failure of a query as the author can use it: a row with its place, or Spark's first line and the log."""
     for one in (*cause, error):
-        if isinstance(one, LockgateError):
-            return one
-        failure = find_failure(str(one))
-        if failure is not None:
-            return failure.as_error()
+        told = one if isinstance(one, LockgateError) else find_error(str(one))
+        if told is not None:
+            return told
     return Failed(
         f"Job {run.job.name!r} stopped: {first_cause(str(cause[0] if cause else error))}",
         where=f"checkpoint {run.checkpoint}",

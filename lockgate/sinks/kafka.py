@@ -5,12 +5,14 @@ The bytes are a contract with every reader, in any language:
     value   JSON of all columns, nulls included, timestamps ISO-8601 in UTC with `Z`, to the microsecond
     key     STRING as UTF-8, BINARY as is, INT and BIGINT big-endian, several columns as a JSON array
 
-Records are sent by Spark's own writer: an epoch that is repeated after a failure is sent again (at-least-once).
+An output that is declared end-to-end exactly-once is written in one transaction per epoch (see kafkaepoch.py); for less
+than that, and in real-time mode, records are sent by Spark's own writer, and an epoch that is repeated after a failure
+is sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,19 +21,28 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.wire import create_topics, name_topic, refuse_settings
+from lockgate.kafka.settings import is_java_only
+from lockgate.kafka.topics import create_topics
+from lockgate.kafka.wire import name_topic, refuse_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMATS = ("json", "csv", "text", "bytes")
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
+DELETED = "__deleted"
+"""Hidden column of prepared rows: is this one a tombstone?"""
+
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
 @dataclass(frozen=True, init=False)
 class KafkaSink(Sink):
-    """Records for a topic; `route` names a column that holds each row's topic, `deleted` is SQL for tombstones."""
+    """Records for a topic; `deleted` is SQL that says which rows are tombstones.
+
+    Columns may be named for what a record has beside its value: `key`, `route` (its topic), `partition`, `headers`
+    (an array of structs of key and value) and `timestamp`.
+    """
 
     topic: str | None
     servers: str
@@ -40,6 +51,8 @@ class KafkaSink(Sink):
     route: str | None
     partition: str | None
     deleted: str | None
+    headers: str | None
+    timestamp: str | None
     client: Mapping[str, str] = field(default_factory=dict)
 
     def __init__(
@@ -52,6 +65,8 @@ class KafkaSink(Sink):
         route: str | None = None,
         partition: str | None = None,
         deleted: str | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
         client: Mapping[str, str] | None = None,
     ) -> None:
         where = f"KafkaSink, declared at {caller()}"
@@ -74,14 +89,16 @@ class KafkaSink(Sink):
         object.__setattr__(self, "route", route)
         object.__setattr__(self, "partition", partition)
         object.__setattr__(self, "deleted", deleted)
+        object.__setattr__(self, "headers", headers)
+        object.__setattr__(self, "timestamp", timestamp)
         object.__setattr__(self, "client", dict(client or {}))
 
     @property
     def ability(self) -> SinkAbility:
         return SinkAbility(
-            delivery=Delivery.PLAIN,
-            reason="Kafka gets the rows of an epoch again when the epoch is repeated after a failure",
-            cure="make readers drop what they have seen; transactional writing is not part of this version",
+            delivery=Delivery.TRANSACTIONAL,
+            reason="Kafka gets the rows of an epoch in one transaction",
+            cure="declare Guarantee.END_TO_END_EXACTLY_ONCE",
         )
 
     @property
@@ -89,11 +106,15 @@ class KafkaSink(Sink):
         return True
 
     @property
+    def partitioned_by(self) -> tuple[str, ...]:
+        return self.key if self.partition is None else (self.partition,)
+
+    @property
     def places(self) -> frozenset[tuple[str, str]]:
         return frozenset() if self.topic is None else name_topic(self.servers, self.topic)
 
     def columns_needed(self) -> Sequence[str]:
-        return (*self.key, *(name for name in (self.route, self.partition) if name is not None))
+        return (*self.key, *(name for name in self._beside() if name is not None))
 
     def expressions(self) -> Sequence[str]:
         return () if self.deleted is None else (self.deleted,)
@@ -101,12 +122,15 @@ class KafkaSink(Sink):
     def summary(self) -> tuple[str, ...]:
         return ("KafkaSink", f"topic {self.topic}" if self.topic else f"topic by {self.route}")
 
+    def _beside(self) -> tuple[str | None, ...]:
+        return (self.route, self.partition, self.headers, self.timestamp)
+
     def check_rows(self, rows: DataFrame, where: str) -> None:
         self.encode(rows, where)
 
     def check(self, where: str) -> None:
-        if self.topic is not None and not self.client:
-            create_topics(self.servers, [self.topic], where=where)
+        if self.topic is not None and not is_java_only(self.client):
+            create_topics(self.servers, [self.topic], where=where, client=self.client)
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         writer = self.encode(rows, where="KafkaSink").write.format("kafka")
@@ -119,34 +143,58 @@ class KafkaSink(Sink):
         return {
             "kafka.bootstrap.servers": self.servers,
             "kafka.acks": "all",
-            **{f"kafka.{name}": text for name, text in self.client.items()},
+            **{f"kafka.{name.removeprefix('kafka.')}": text for name, text in self.client.items()},
         }
 
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows with what the sink's own SQL says about them, while its names can still be resolved."""
+        from pyspark.sql import functions as F
+
+        if self.deleted is None or DELETED in rows.columns:
+            return rows
+        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+
     def encode(self, rows: DataFrame, where: str) -> DataFrame:
-        """The rows as Spark's Kafka writer takes them: topic, key, value, partition."""
+        """The rows as Spark's Kafka writer takes them: topic, key, value, and partition and headers where asked for."""
+        rows = self.prepare(rows)
+        made = self.columns(rows, within=None, where=where)
+        return rows.select(*(column.alias(name) for name, column in made.items() if name != "timestamp"))
+
+    def columns(self, rows: DataFrame, *, within: str | None, where: str) -> dict[str, Column]:
+        """What a record is made of, by name, out of prepared rows or of a struct in them that holds such rows."""
         from pyspark.sql import functions as F
 
-        columns = [
-            (F.col(quote(self.route)) if self.route is not None else F.lit(self.topic)).alias("topic"),
-            self._key(rows, where).alias("key"),
-            self._value(rows, where).alias("value"),
-        ]
+        frame = rows if within is None else rows.select(f"{within}.*")
+        kinds = {field.name.lower(): field.dataType.simpleString() for field in frame.schema}
+
+        def at(name: str) -> Column:
+            return F.col(quote(name) if within is None else f"{within}.{quote(name)}")
+
+        shown = [name for name in frame.columns if name != DELETED]
+        made = {
+            "topic": F.lit(self.topic) if self.route is None else at(self.route).cast("string"),
+            **({"key": self._key(at, kinds, where)} if self.key else {}),
+            "value": self._value(at, shown, where),
+        }
+        if self.deleted is not None:
+            made["value"] = F.when(~at(DELETED), made["value"])
         if self.partition is not None:
-            columns.append(F.col(quote(self.partition)).cast("int").alias("partition"))
-        return rows.select(*columns)
+            made["partition"] = at(self.partition).cast("int")
+        if self.headers is not None:
+            made["headers"] = at(self.headers).cast("array<struct<key: string, value: binary>>")
+        if self.timestamp is not None:
+            made["timestamp"] = at(self.timestamp).cast("timestamp")
+        return made
 
-    def _key(self, rows: DataFrame, where: str) -> Column:
+    def _key(self, at: Callable[[str], Column], kinds: Mapping[str, str], where: str) -> Column:
         from pyspark.sql import functions as F
 
-        if not self.key:
-            return F.lit(None).cast("binary")
         if len(self.key) > 1:
             # A single-element array shows each value as JSON; its brackets are cut away.
-            elements = [F.to_json(F.array(F.col(quote(name))), _json_options()) for name in self.key]
+            elements = [F.to_json(F.array(at(name)), _json_options()) for name in self.key]
             texts = [F.regexp_extract(element, r"(?s)^\[(.*)\]$", 1) for element in elements]
             return F.concat(F.lit("["), F.concat_ws(",", *texts), F.lit("]")).cast("binary")
-        column = F.col(quote(self.key[0]))
-        kind = rows.select(column).schema[0].dataType.simpleString()
+        column, kind = at(self.key[0]), kinds[self.key[0].lower()]
         if kind in ("string", "binary"):
             return column.cast("binary")
         digits = {"int": 8, "bigint": 16}.get(kind)
@@ -159,24 +207,25 @@ class KafkaSink(Sink):
         # hex() writes a negative number in 16 digits, and a small one in few.
         return F.unhex(F.right(F.lpad(F.hex(column.cast("bigint")), 16, "0"), F.lit(digits)))
 
-    def _value(self, rows: DataFrame, where: str) -> Column:
+    def _value(self, at: Callable[[str], Column], shown: Sequence[str], where: str) -> Column:
         from pyspark.sql import functions as F
 
+        # The record's own headers and time stand beside its value; key, topic and partition are part of it as well.
+        fields = [name for name in shown if name not in (self.headers, self.timestamp)]
+        row = F.struct(*(at(name).alias(name) for name in fields))
         if self.format == "json":
-            value = F.to_json(F.struct(*map(quote, rows.columns)), _json_options()).cast("binary")
-        elif self.format == "csv":
-            value = F.to_csv(F.struct(*map(quote, rows.columns)), {"timestampFormat": TIMESTAMP_FORMAT}).cast("binary")
-        else:
-            used = {*self.key, self.route, self.partition}
-            rest = [name for name in rows.columns if name not in used]
-            if len(rest) != 1:
-                raise BadJob(
-                    f"format={self.format!r} writes one column, but the row has {len(rest)} beside key and route",
-                    where=where,
-                    fix="select the one column to be written, and the key",
-                )
-            value = F.col(quote(rest[0])).cast("binary")
-        return value if self.deleted is None else F.when(~F.coalesce(F.expr(self.deleted), F.lit(False)), value)
+            return F.to_json(row, _json_options()).cast("binary")
+        if self.format == "csv":
+            return F.to_csv(row, {"timestampFormat": TIMESTAMP_FORMAT}).cast("binary")
+        used = {*self.key, *self._beside()}
+        rest = [name for name in shown if name not in used]
+        if len(rest) != 1:
+            raise BadJob(
+                f"format={self.format!r} writes one column, but the row has {len(rest)} beside key and route",
+                where=where,
+                fix="select the one column to be written, and the key",
+            )
+        return at(rest[0]).cast("binary")
 
 
 def _json_options() -> dict[str, str]:

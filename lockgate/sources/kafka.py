@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
-from lockgate.kafka.wire import existing_topics, name_topic, refuse_settings
+from lockgate.kafka.settings import is_java_only
+from lockgate.kafka.topics import existing_topics
+from lockgate.kafka.wire import name_topic, refuse_settings
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
 
@@ -53,6 +55,11 @@ class KafkaSource(Source):
         return True
 
     @property
+    def partitioned_by(self) -> frozenset[str]:
+        keys = () if self.key is None else parse_ddl(self.key, "the key of a KafkaSource").names
+        return frozenset({"_partition", *(keys if len(keys) == 1 else ())})
+
+    @property
     def places(self) -> frozenset[tuple[str, str]]:
         return name_topic(self.servers, self.topic)
 
@@ -82,7 +89,9 @@ class KafkaSource(Source):
         return ("KafkaSource", f"topic {self.topic}")
 
     def check(self, reading: Reading) -> None:
-        if not self.client and self.topic not in existing_topics(self.servers, where=reading.where):
+        if is_java_only(self.client):
+            return  # our own client cannot look with these settings; Spark will
+        if self.topic not in existing_topics(self.servers, where=reading.where, client=self.client):
             raise BadJob(
                 f"topic {self.topic!r} does not exist at {self.servers}",
                 where=reading.where,
@@ -104,7 +113,7 @@ class KafkaSource(Source):
             reader = reader.option("maxOffsetsPerTrigger", reading.rows_per_epoch)
         for name, text in {
             **_starting(reading),
-            **{f"kafka.{name}": text for name, text in self.client.items()},
+            **{f"kafka.{name.removeprefix('kafka.')}": text for name, text in self.client.items()},
         }.items():
             reader = reader.option(name, text)
         records = reader.load()

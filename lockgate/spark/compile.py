@@ -60,6 +60,12 @@ class CompiledOutput:
     where: str
     sink: Sink
     tag: int | None
+    guarantee: Guarantee  # what is declared for it
+
+    @property
+    def struct(self) -> str | None:
+        """The column of a tagged frame that holds this output's rows, as structs."""
+        return None if self.tag is None else _column(self.tag)
 
     def rows_of(self, frame: DataFrame) -> DataFrame:
         """This output's rows of a frame that holds all outputs."""
@@ -119,7 +125,13 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_
                 fix=f"the columns that reach this step are {', '.join(inputs[0].columns) if inputs else 'none'}",
             ) from error
     outputs = tuple(
-        CompiledOutput(name=node.name, where=node.where, sink=step.sink, tag=None if len(written) == 1 else tag)
+        CompiledOutput(
+            name=node.name,
+            where=node.where,
+            sink=step.sink,
+            tag=None if len(written) == 1 else tag,
+            guarantee=planned.job.guarantee if step.guarantee is None else step.guarantee,
+        )
         for tag, (node, step, _) in enumerate(written)
     )
     if len(written) == 1:
@@ -180,6 +192,8 @@ def _branch(planned: Plan, output: Node) -> _Branch | None:
     """The branch of a split that ends in this output, or None where more than a select stands between."""
     conditions: list[str] = []
     select: Select | None = None
+    if isinstance(output.step, Write) and output.step.sink.expressions():
+        return None  # the sink's own SQL speaks of the output's columns, which have no names inside a struct
     node = planned.logical.node(output.inputs[0])
     if isinstance(node.step, Select):
         expressions = node.step.expressions
@@ -252,7 +266,7 @@ def _compile_step(
         return _windowed(frame, step, before.time)
     if isinstance(step, Write):
         shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
-        return frame.select(*map(quote, shown))
+        return step.sink.prepare(frame.select(*map(quote, shown)))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
 
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.topics import create_topics
 
 pytestmark = pytest.mark.system
 

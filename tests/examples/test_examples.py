@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, plan, run
 from lockgate.cli.jobfile import load_job
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.topics import create_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))

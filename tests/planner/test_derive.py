@@ -81,7 +81,7 @@ def events(name: str = "events", *, is_replayable: bool = True) -> Stream:
 
 
 def planned(result: Stream, sink: Sink, *, mode: Mode = Mode.MICRO_BATCH) -> Plan:
-    return plan(Job("job", result.to("out", sink), guarantee=Guarantee.AT_MOST_ONCE, mode=mode))
+    return plan(Job("job", result.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, mode=mode))
 
 
 # The table of the docs
@@ -421,7 +421,7 @@ def derived(drawing: Drawing) -> dict[tuple[str, str], PathGuarantee]:
         name = f"sink-{number}"
         write = Write(inputs=(steps[end],), origin=ORIGIN, name=name, sink=AnySink(delivery), guarantee=None)
         nodes.append(as_node(write, name, (names[end],)))
-    job = Job("job", guarantee=Guarantee.AT_MOST_ONCE, mode=drawing.mode)
+    job = Job("job", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, mode=drawing.mode)
     return {(path.source, path.output): path for path in derive(LogicalGraph(job=job, nodes=tuple(nodes)))}
 
 

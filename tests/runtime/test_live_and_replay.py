@@ -13,7 +13,7 @@ import pytest
 from kafka import KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream, windows
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.topics import create_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 

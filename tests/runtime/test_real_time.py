@@ -9,7 +9,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, stream
 from lockgate.errors import Refused
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.topics import create_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 

@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2
 
 from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream
 from lockgate.errors import BadJob
-from lockgate.kafka.wire import create_topics, existing_topics
+from lockgate.kafka.topics import create_topics, existing_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 

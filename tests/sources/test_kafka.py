@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
 from lockgate.errors import BadJob, Refused, UnparsableValue
-from lockgate.kafka.wire import create_topics
+from lockgate.kafka.topics import create_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 

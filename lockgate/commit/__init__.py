@@ -1,0 +1,1 @@
+"""How an epoch becomes visible once."""

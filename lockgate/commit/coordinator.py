@@ -1,0 +1,248 @@
+"""Make an epoch visible once: the steps of the protocol, carried out in order.
+
+    0  claim      once per run: the ledger's value unchanged, with my run id
+    1  begin      fence every older writer; a fresh producer
+    2  look       the ledger decides: write, skip, or stop
+    3  write      tasks write under permits, and vote
+    4  decide     offsets and marker into the same transaction, then its end: the one decision
+    5  publish    other sinks publish what the marker names
+    6  failure    never guess: begin again at 1, and let the ledger say whether the epoch is out
+
+What is decided is in `protocol`; what is asked of the outside is in the three small contracts below.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from lockgate.commit import protocol
+from lockgate.commit.ledger import Entry
+from lockgate.commit.permits import Permits, Place
+from lockgate.commit.protocol import Cause, Epoch, Next, Step, Vote
+from lockgate.errors import EpochFailed, Fenced, LedgerMismatch, LockgateError
+from lockgate.faultpoints import FaultPoint, reach
+
+log = logging.getLogger(__name__)
+
+
+class Transactions(Protocol):
+    """The deciding sink's transactions; a producer identifies one to those who write in it."""
+
+    timeout_ms: int
+
+    def begin(self) -> Any:
+        """Fence older writers and begin."""
+
+    def add(self, producer: Any, places: Sequence[Place]) -> None:
+        """Make places part of the transaction."""
+
+    def add_offsets(self, producer: Any, group: str, offsets: Mapping[Place, int]) -> str | None:
+        """Write the source's offsets in the transaction; what went wrong, in words."""
+
+    def end(self, producer: Any, *, is_commit: bool) -> None:
+        """Decide."""
+
+    def wait_until_complete(self) -> None:
+        """Wait until readers see the decision."""
+
+
+class Ledger(Protocol):
+    """Where the deciding sink keeps what is committed."""
+
+    where: str
+
+    @property
+    def place(self) -> Place:
+        """What has to be part of a transaction that writes to it."""
+
+    def read(self) -> Entry | None:
+        """The last committed entry, once older writers are fenced."""
+
+    def peek(self) -> Entry | None:
+        """The last committed entry, without fencing anybody."""
+
+    def write(self, entry: Entry, producer: Any) -> None:
+        """Write an entry in the transaction."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an epoch ended."""
+
+    step: Step
+    records: int = 0
+    tries: int = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the coordinator asks of the run time in one epoch."""
+
+    write: Callable[[Any, str, bool], tuple[Sequence[Vote], int]]
+    """Let the tasks write under a producer and the name of a try, exchanging rows first where that is asked: votes,
+    and how many rows came to them."""
+    skip: Callable[[], None]  # compute the rows for their state, write nothing
+    cause_of: Callable[[Exception], Cause]
+    can_repeat: bool  # may the rows be computed twice in one go? Not where they come out of state.
+    offsets: Mapping[Place, int] = field(default_factory=dict)
+
+
+class Coordinator:
+    """The commits of one run of a job."""
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        transactions: Transactions,
+        ledger: Ledger,
+        permits: Permits,
+        is_adopting: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self.job = job
+        self.run = secrets.token_hex(8)
+        self._transactions = transactions
+        self._ledger = ledger
+        self._permits = permits
+        self._is_adopting = is_adopting
+        self._now = now
+        self._has_claimed = False
+        self._is_exchanging = False
+        self._time_outs: dict[int, int] = {}
+        self._has_warned = False
+
+    def begin_run(self) -> None:
+        """The next epoch belongs to a new run of the query: it claims the ledger anew."""
+        self.run = secrets.token_hex(8)
+        self._has_claimed = False
+
+    def commit(self, epoch: Epoch, work: Work) -> Outcome:
+        """Make one epoch visible, once; returning means that it is out."""
+        if not self._has_claimed:
+            self._claim(epoch)
+        first: Exception | None = None
+        for tries in range(1, protocol.TRIES + 2):
+            producer = self._transactions.begin()
+            reach(FaultPoint.BEGIN)
+            if tries > 1 or not self._has_claimed:
+                reach(FaultPoint.RECOVERY)
+            entry = self._ledger.read()
+            reach(FaultPoint.LEDGER_READ)
+            step = protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
+            if step is Step.SKIP:
+                if first is None:
+                    work.skip()
+                self._time_outs.pop(epoch.number, None)
+                return Outcome(step=step, tries=tries)
+            if first is not None and not work.can_repeat:
+                raise self._restart(first)
+            try:
+                records = self._try(epoch, work, producer)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the ledger is asked before anything else
+                first = first or error
+                self._answer(epoch, work, producer, error, first, tries)
+                continue
+            finally:
+                self._permits.close()
+            self._time_outs.pop(epoch.number, None)
+            reach(FaultPoint.BEFORE_SPARK_COMMIT)
+            return Outcome(step=step, records=records, tries=tries)
+        raise first or AssertionError("an epoch without a try")
+
+    def _claim(self, epoch: Epoch) -> None:
+        """Step 0. Without it two drivers would fence each other for ever."""
+        # A first look without fencing anybody: a run with the wrong checkpoint should not disturb the right one.
+        self._check_claim(self._ledger.peek(), epoch)
+        last: EpochFailed | None = None
+        for _ in range(protocol.TRIES):
+            producer = self._transactions.begin()
+            reach(FaultPoint.RECOVERY)
+            entry = self._ledger.read()
+            self._check_claim(entry, epoch)
+            claim = protocol.claim(entry, epoch, run=self.run, now=self._now(), is_adopting=self._is_adopting)
+            try:
+                self._transactions.add(producer, [self._ledger.place])
+                self._ledger.write(claim, producer)
+                reach(FaultPoint.CLAIM)
+                self._transactions.end(producer, is_commit=True)
+            except EpochFailed as error:
+                last = error  # fenced by another one that starts; or the end is unknown, and the claim is repeated
+                continue
+            self._has_claimed = True
+            return
+        raise last or AssertionError("a claim without a try")
+
+    def _check_claim(self, entry: Entry | None, epoch: Epoch) -> None:
+        protocol.check_claim(entry, epoch, is_adopting=self._is_adopting, where=self._ledger.where, job=self.job)
+
+    def _try(self, epoch: Epoch, work: Work, producer: Any) -> int:
+        name = self._permits.open()
+        votes, rows = work.write(producer, name, self._is_exchanging)
+        records = protocol.tally(self._permits.granted, votes, rows=rows, where=f"epoch {epoch.number}")
+        self._permits.close()
+        reach(FaultPoint.VOTES)
+        self._transactions.add(producer, [self._ledger.place])
+        self._write_offsets(producer, work.offsets)
+        entry = protocol.marker(epoch, run=self.run, now=self._now(), staged={})
+        self._ledger.write(entry, producer)
+        reach(FaultPoint.MARKER)
+        reach(FaultPoint.BEFORE_END)
+        self._transactions.end(producer, is_commit=True)
+        reach(FaultPoint.AFTER_END)
+        self._transactions.wait_until_complete()
+        return records
+
+    def _write_offsets(self, producer: Any, offsets: Mapping[Place, int]) -> None:
+        if not offsets:
+            return
+        wrong = self._transactions.add_offsets(producer, f"lockgate.{self.job}", offsets)
+        if wrong is not None and not self._has_warned:
+            self._has_warned = True
+            log.warning("job %s: source offsets are not shown to lag tools: %s", self.job, wrong)
+
+    def _answer(self, epoch: Epoch, work: Work, producer: Any, error: Exception, first: Exception, tries: int) -> None:
+        """Step 6: returns where the epoch is to be looked at again, raises where it is over."""
+        if isinstance(error, Fenced | LedgerMismatch):
+            raise error
+        cause = work.cause_of(error)
+        seconds = self._transactions.timeout_ms / 1000
+        if cause is Cause.LOST and self._permits.held_seconds() >= seconds:
+            cause = Cause.TIMED_OUT
+        if cause is Cause.NOT_ALIKE and self._is_exchanging:
+            cause = Cause.LOST  # they were exchanged; a try that is repeated sorts it out, or shows it again
+        if cause is Cause.NOT_ALIKE:
+            self._is_exchanging = True
+        if cause is Cause.TIMED_OUT:
+            self._time_outs[epoch.number] = self._time_outs.get(epoch.number, 0) + 1
+        time_outs = self._time_outs.get(epoch.number, 0)
+        follows = protocol.after_failure(cause, tries=tries, time_outs=time_outs, can_repeat=work.can_repeat)
+        if follows is Next.STOP:
+            self._abort(producer)
+            if cause is Cause.TIMED_OUT:
+                shown = first if isinstance(first, LockgateError) else None
+                raise protocol.too_long(self.job, epoch.number, seconds, shown, self._ledger.where) from first
+            raise first
+        log.warning("job %s: epoch %d, try %d ended without a decision: %s", self.job, epoch.number, tries, error)
+
+    def _abort(self, producer: Any) -> None:
+        """Give the transaction up, so that it holds no reader back; who comes next would do it too."""
+        try:
+            self._transactions.end(producer, is_commit=False)
+        except LockgateError as error:
+            log.info("job %s: the open transaction was not aborted: %s", self.job, error.what)
+
+    def _restart(self, first: Exception) -> Exception:
+        if isinstance(first, EpochFailed):
+            return first
+        told = first.what if isinstance(first, LockgateError) else f"{type(first).__name__}: {first}"
+        return EpochFailed(
+            f"a try of the epoch failed, and its rows come out of state: {told}",
+            where=self._ledger.where,
+            fix="nothing of it is visible; the query restarts from its checkpoint",
+        )

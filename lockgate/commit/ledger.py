@@ -1,0 +1,84 @@
+"""The ledger: what is committed, by whom (run id), for which offsets (digest).
+
+The ledger of a job is one value, replaced by each transaction that the job commits. Its bytes are JSON, because people
+read them at three in the morning, and are a contract between versions of Lockgate:
+
+    format   1
+    run      the run that wrote it; another run id than mine means that another driver took over
+    query    Spark's id of the query, kept in its checkpoint: another id means another checkpoint
+    epoch    the last epoch that is out, or null where none is
+    digest   SHA-256 of the file offsets/<epoch> of the checkpoint: the same number over other offsets is another epoch
+    staged   what other sinks had staged for that epoch, by the names under which they publish it
+    at       when it was written
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from lockgate.errors import InvariantBroken
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a ledger says."""
+
+    run: str
+    query: str | None
+    epoch: int | None
+    digest: str | None
+    at: str
+    staged: Mapping[str, str] = field(default_factory=dict)
+
+    def claimed(self, run: str, query: str, now: datetime) -> Entry:
+        """The same commit, in the hands of another run."""
+        return replace(self, run=run, query=query, at=now.isoformat(timespec="milliseconds"))
+
+    def as_facts(self) -> dict[str, Any]:
+        """The entry as plain data, in the order in which people want it."""
+        return {
+            "format": FORMAT,
+            "epoch": self.epoch,
+            "digest": self.digest,
+            "run": self.run,
+            "query": self.query,
+            "staged": dict(self.staged),
+            "at": self.at,
+        }
+
+    def to_bytes(self) -> bytes:
+        """The entry as it is written."""
+        return json.dumps(self.as_facts()).encode()
+
+
+def entry_of(value: bytes, where: str) -> Entry:
+    """The entry that was written as these bytes."""
+    try:
+        facts = json.loads(value)
+        kind = facts["format"]
+        if kind != FORMAT:
+            raise InvariantBroken(
+                f"the ledger has format {kind!r}; this version of Lockgate knows {FORMAT}",
+                where=where,
+                fix="run the version of Lockgate that wrote it, or a newer one",
+            )
+        return Entry(
+            run=str(facts["run"]),
+            query=facts["query"],
+            epoch=None if facts["epoch"] is None else int(facts["epoch"]),
+            digest=facts["digest"],
+            at=str(facts["at"]),
+            staged={str(name): str(text) for name, text in facts["staged"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvariantBroken(
+            f"the ledger's last entry cannot be read ({type(error).__name__}: {error}): {value[:200]!r}",
+            where=where,
+            fix="somebody else wrote to the topic; look with `lockgate ledger show`, mend with `lockgate ledger set`",
+        ) from None

@@ -1,0 +1,232 @@
+"""One writer per (try, partition): the driver's small door for tasks.
+
+A retried stage numbers its attempts from 0 again, and a broker acknowledges repeated sequence numbers without looking
+at the bytes: two attempts that both wrote to one partition would mix in silence. So before its first byte a task asks
+the driver for a permit for the partition. It is given once per try, and again only to the same task attempt; a try that
+is over gives none.
+
+Tasks have no other way to ask, so the driver listens on a port of its own. Both sides prove that they know a secret
+which travels with the work (a challenge answered with a keyed digest, both ways), and exchange JSON and never pickles.
+
+    permit   {try, task, attempt, partitions}  -> {refusal, is_clash}   a clash: two tasks, not two attempts of one
+    failure  {try, error}                      -> {}                    the first error of a try, before Spark hides it
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from typing import Any
+
+from lockgate.errors import EpochFailed
+
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+_ANSWER_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a permit is not given."""
+
+    reason: str
+    is_clash: bool  # two tasks hold rows of one partition; else it is a second attempt, or too late
+
+
+class Permits:
+    """Who may write what, in the try that is open."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._try: str | None = None
+        self._granted: dict[Place, tuple[int, int]] = {}  # task, attempt
+        self._first_at: float | None = None
+        self._failure: str | None = None
+
+    def open(self) -> str:
+        """Begin a try: all older ones are over."""
+        with self._lock:
+            self._try = secrets.token_hex(8)
+            self._granted, self._first_at, self._failure = {}, None, None
+            return self._try
+
+    def close(self) -> None:
+        """End the try: nobody gets a permit any more."""
+        with self._lock:
+            self._try = None
+
+    def ask(self, name: str, *, task: int, attempt: int, places: Sequence[Place]) -> Refusal | None:
+        """Grant all these partitions to a task attempt, or none, with the reason."""
+        with self._lock:
+            if name != self._try:
+                return Refusal("the try that this task belongs to is over", is_clash=False)
+            for place in places:
+                holder = self._granted.get(place)
+                if holder not in (None, (task, attempt)):
+                    assert holder is not None
+                    told = (
+                        f"partition {place[1]} of topic {place[0]!r} is held by task {holder[0]}, attempt {holder[1]}"
+                    )
+                    return Refusal(told, is_clash=holder[0] != task)
+            for place in places:
+                self._granted[place] = (task, attempt)
+            if self._first_at is None:
+                self._first_at = self._now()
+            return None
+
+    def tell(self, name: str, error: str) -> None:
+        """Note the failure of a task, where it is the first one of the open try."""
+        with self._lock:
+            if name == self._try and self._failure is None:
+                self._failure = error
+
+    @property
+    def granted(self) -> dict[Place, int]:
+        """Which attempt holds which partition."""
+        with self._lock:
+            return {place: attempt for place, (_, attempt) in self._granted.items()}
+
+    @property
+    def failure(self) -> str | None:
+        """What the first task that failed had to say."""
+        with self._lock:
+            return self._failure
+
+    def held_seconds(self) -> float:
+        """How long ago the first permit of the try was given: at least as long as its transaction is open."""
+        with self._lock:
+            return 0.0 if self._first_at is None else self._now() - self._first_at
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the door is, and the secret that opens it; travels to the workers."""
+
+    host: str
+    port: int
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
+
+class Door:
+    """The driver's listener; lives as long as the run."""
+
+    def __init__(self, permits: Permits, *, host: str, bind: str) -> None:
+        self._permits = permits
+        self._listener = Listener((bind, 0), backlog=64)
+        self._secret = secrets.token_bytes(32)
+        port = self._listener.address[1]
+        assert isinstance(port, int)
+        self.address = Address(host=host, port=port, secret=self._secret)
+        self._connections: set[Any] = set()
+        self._is_closed = False
+        threading.Thread(target=self._accept, name="lockgate-permits", daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._is_closed = True
+        # The listener does not notice that it is closed while it waits; a caller wakes it up.
+        with suppress(OSError, EOFError, AuthenticationError):
+            Client((self.address.host, self.address.port)).close()
+        self._listener.close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.close()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                continue
+            self._connections.add(connection)
+            # Each caller is asked for the secret in a thread of its own: a silent one keeps nobody waiting.
+            threading.Thread(target=self._serve, args=(connection,), name="lockgate-permit", daemon=True).start()
+
+    def _serve(self, connection: Any) -> None:
+        try:
+            deliver_challenge(connection, self._secret)
+            answer_challenge(connection, self._secret)
+            while not self._is_closed:
+                connection.send_bytes(json.dumps(self._answer(json.loads(connection.recv_bytes(1 << 24)))).encode())
+        except (OSError, EOFError, AuthenticationError, ValueError, KeyError, TypeError):
+            pass  # gone, or not one of ours
+        finally:
+            self._connections.discard(connection)
+            with suppress(OSError):
+                connection.close()
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        name = str(message["try"])
+        if message["kind"] == "failure":
+            self._permits.tell(name, str(message["error"]))
+            return {}
+        places = [(str(topic), int(partition)) for topic, partition in message["partitions"]]
+        refusal = self._permits.ask(name, task=int(message["task"]), attempt=int(message["attempt"]), places=places)
+        return {"refusal": None if refusal is None else refusal.reason, "is_clash": bool(refusal and refusal.is_clash)}
+
+
+class Caller:
+    """A task's side of the door; one per worker process and driver, kept between tasks."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: Connection[Any, Any] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, name: str, *, task: int, attempt: int, places: Sequence[Place]) -> Refusal | None:
+        """Ask for these partitions."""
+        answer = self._call(
+            {"kind": "permit", "try": name, "task": task, "attempt": attempt, "partitions": list(places)}
+        )
+        return None if answer["refusal"] is None else Refusal(str(answer["refusal"]), bool(answer["is_clash"]))
+
+    def tell(self, name: str, error: str) -> None:
+        """Tell the driver why this task fails; it may be gone, and then nobody wants to know."""
+        with suppress(EpochFailed):
+            self._call({"kind": "failure", "try": name, "error": error})
+
+    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            try:
+                return self._exchange(message)
+            except (OSError, EOFError, AuthenticationError):
+                pass  # a connection that a task before this one left may be dead; a new one tells for sure
+            try:
+                return self._exchange(message)
+            except (OSError, EOFError, AuthenticationError) as error:
+                raise EpochFailed(
+                    f"the driver does not answer at {self._address.host}:{self._address.port}"
+                    f" ({type(error).__name__}: {error})",
+                    where="a task that asks for its permit",
+                    fix="the driver is gone, or a firewall stands between it and the executors:"
+                    " they have to reach spark.driver.host at any port",
+                ) from None
+
+    def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if self._connection is None:
+                self._connection = Client((self._address.host, self._address.port), authkey=self._address.secret)
+            self._connection.send_bytes(json.dumps(message).encode())
+            if not self._connection.poll(_ANSWER_SECONDS):
+                raise EOFError("no answer")
+            answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
+            return answer
+        except (OSError, EOFError, AuthenticationError):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            raise

@@ -1,0 +1,233 @@
+"""The ledger as a topic: one partition, compacted, of this job alone.
+
+Another job's open transaction in a shared partition would hide our own marker, hence one topic per job. It lives as
+long as the job (a consumer group's offsets expire), is made by the admin API with the replication of the outputs, and
+is never made by asking for it: an empty one would look like a job that has not begun.
+
+A read goes up to the high watermark taken after older writers were fenced, and waits while the last stable offset is
+behind it: below that, a transaction which is already decided may not have its end written yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from lockgate.commit.ledger import Entry, entry_of
+from lockgate.errors import BadMachine, EpochFailed, LedgerMismatch
+from lockgate.kafka.codes import RETRIABLE, Code, name_of
+from lockgate.kafka.topics import asked, make_topic
+from lockgate.kafka.transaction import TransactionLost
+from lockgate.kafka.wire import Connection, Fetched, Producer, Unanswered, committed_values
+
+KEY = b"ledger"
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "unclean.leader.election.enable": "false",
+    "compression.type": "producer",
+}
+_CHECKED = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+_OFFSET_OUT_OF_RANGE = 1
+
+
+def ledger_topic(job: str) -> str:
+    """The name of a job's ledger topic."""
+    return f"lockgate.{job}.ledger"
+
+
+def transactional_id(job: str) -> str:
+    """The transactional id of a job; its consumer group has the same name."""
+    return f"lockgate.{job}"
+
+
+class LedgerTopic:
+    """A job's ledger; remembers how far it has read."""
+
+    def __init__(self, connection: Connection, job: str, *, where: str) -> None:
+        self.connection = connection
+        self.name = ledger_topic(job)
+        self.where = f"ledger topic {self.name!r} at {connection.settings.servers}, {where}"
+        self._job = job
+        self._position = 0
+        self._entry: Entry | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its one partition."""
+        return (self.name, 0)
+
+    @property
+    def exists(self) -> bool:
+        """Is there such a topic?"""
+        return self.name in asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+
+    def ensure(self, outputs: Iterable[str]) -> bool:
+        """Make the topic where there is none, check it where there is one; was it made now?"""
+        if self.exists:
+            self._check()
+            return False
+        shapes = asked(lambda: self.connection.shapes(outputs), self.where)
+        configs = asked(lambda: self.connection.configs(topics=list(shapes)), self.where) if shapes else {}
+        replication = max((shape.replication for shape in shapes.values()), default=-1)
+        insync = {text["min.insync.replicas"] for text in configs.values() if "min.insync.replicas" in text}
+        settings = {**_SETTINGS, **({"min.insync.replicas": max(insync, key=int)} if insync else {})}
+        make_topic(
+            self.connection, self.name, partitions=1, replication=replication, configs=settings, where=self.where
+        )
+        return True
+
+    def _check(self) -> None:
+        shape = asked(lambda: self.connection.shapes([self.name]), self.where)[self.name]
+        configs = asked(lambda: self.connection.configs(topics=[self.name]), self.where).get(self.name, {})
+        wrong = [f"{key}={configs[key]}" for key, text in _CHECKED.items() if configs.get(key, text) != text]
+        if shape.partitions != 1:
+            wrong.append(f"{shape.partitions} partitions")
+        if wrong:
+            raise BadMachine(
+                f"the ledger topic has {' and '.join(wrong)}, so it may forget or lose what is committed",
+                where=self.where,
+                fix="it needs one partition, cleanup.policy=compact and unclean.leader.election.enable=false;"
+                " set that with your Kafka tools",
+            )
+
+    def read(self) -> Entry | None:
+        """The last committed entry. Call it after older writers are fenced: then nobody else can add one."""
+        deadline = time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+        high_watermark = self._high_watermark(deadline)
+        if high_watermark < self._position:
+            raise LedgerMismatch(
+                f"The ledger of job {self._job!r} has lost records: it ends at {high_watermark},"
+                f" and was read up to {self._position} before",
+                where=self.where,
+                fix="the topic was made anew, or a broker came back without its disk;"
+                f" `lockgate ledger set {self._job}` writes what you know to be out",
+            )
+        pause = 0.002
+        while self._position < high_watermark:
+            fetched = self._fetch(deadline)
+            if fetched is None:
+                continue
+            entry, position = committed_values(fetched, below=high_watermark)
+            if entry is not None:
+                self._entry = entry_of(entry, self.where)
+            if position > self._position:
+                self._position = position
+            elif fetched.last_stable_offset < high_watermark:
+                # A transaction that is decided, or given up, still lacks its end here.
+                self._wait(deadline, pause, "its last stable offset stays behind: a transaction is still open in it")
+                pause = min(pause * 2, 0.2)
+            else:
+                self._position = high_watermark  # compaction may leave holes up to the end
+        return self._entry
+
+    def peek(self) -> Entry | None:
+        """The last committed entry, without waiting for anybody: for people who look, and for early refusals."""
+        position, found = 0, None
+        while True:
+            fetched = self._peek_at(position)
+            if fetched.code == _OFFSET_OUT_OF_RANGE and position < fetched.log_start_offset:
+                position = fetched.log_start_offset
+                continue
+            value, after = committed_values(fetched, below=max(0, fetched.last_stable_offset))
+            if value is not None:
+                found = entry_of(value, self.where)
+            if after <= position:
+                return found
+            position = after
+
+    def _peek_at(self, position: int) -> Fetched:
+        return asked(lambda: self.connection.fetch(self.place, position, leader=self._leader()), self.where)
+
+    def write(self, entry: Entry, producer: Producer) -> None:
+        """Write an entry in the transaction, whose part the ledger's partition already is."""
+        import pyarrow as pa
+
+        from lockgate.kafka.codecs import Codec
+        from lockgate.kafka.encode import Records, encode
+
+        batch = encode(
+            Records(
+                keys=pa.array([KEY], pa.binary()),
+                values=pa.array([entry.to_bytes()], pa.binary()),
+                headers=None,
+                timestamps_ms=None,
+            ),
+            codec=Codec.NONE,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            now_ms=int(time.time() * 1000),
+        )
+        deadline = time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+        told = ""
+        while time.monotonic() < deadline:
+            try:
+                request = self.connection.produce_request(transactional_id(self._job), self.place, batch)
+                answer = self.connection.ask(request, node=self._leader())
+                code = int(answer.responses[0].partition_responses[0].error_code)
+            except Unanswered as error:
+                told = str(error)
+            else:
+                if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+                    return
+                if code not in RETRIABLE:
+                    raise TransactionLost(
+                        f"the marker was refused: {name_of(code)}", where=self.where, fix="the ledger is asked"
+                    )
+                told = name_of(code)
+            self.connection.shapes([self.name], is_fresh=True)
+            time.sleep(0.05)
+        raise EpochFailed(f"the marker cannot be written: {told}", where=self.where, fix="look at the brokers")
+
+    def _high_watermark(self, deadline: float) -> int:
+        pause = 0.01
+        while True:
+            told = ""
+            try:
+                code, offset = self.connection.end_offset(self.place, leader=self._leader())
+                if not code:
+                    return offset
+                told = name_of(code)
+            except Unanswered as error:
+                told = str(error)
+            self._wait(deadline, pause, told)
+            pause = min(pause * 2, 0.5)
+            asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+
+    def _fetch(self, deadline: float) -> Fetched | None:
+        told = ""
+        try:
+            fetched = self.connection.fetch(self.place, self._position, leader=self._leader())
+            if not fetched.code:
+                return fetched
+            if fetched.code == _OFFSET_OUT_OF_RANGE and fetched.log_start_offset > self._position:
+                self._position = fetched.log_start_offset
+                return None
+            told = name_of(fetched.code)
+        except Unanswered as error:
+            told = str(error)
+        self._wait(deadline, 0.05, told)
+        asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+        return None
+
+    def _leader(self) -> int:
+        shape = asked(lambda: self.connection.shapes([self.name]), self.where).get(self.name)
+        if shape is None:
+            raise LedgerMismatch(
+                f"The ledger topic of job {self._job!r} is gone",
+                where=self.where,
+                fix=f"somebody deleted it; `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` makes it anew"
+                " and says first what may be doubled or lost",
+            )
+        return shape.leaders[0]
+
+    def _wait(self, deadline: float, pause_seconds: float, told: str) -> None:
+        if time.monotonic() > deadline:
+            raise EpochFailed(
+                f"the ledger cannot be read: {told}",
+                where=self.where,
+                fix="look at the brokers; `lockgate transactions list` shows transactions that hold readers back",
+            )
+        time.sleep(pause_seconds)

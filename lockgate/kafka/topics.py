@@ -1,0 +1,151 @@
+"""Topics: looked up, made, and checked before a guarantee is built on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lockgate.errors import BadMachine, Failed, Refused
+from lockgate.kafka.codes import Code, name_of
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.wire import OLDEST, Connection, TopicShape, Unanswered
+
+_EXISTS = 36
+_PATIENCE_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OutputTopic:
+    """A topic to be written to, with what a writer has to know of it."""
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+
+
+def existing_topics(servers: str, *, where: str, client: Mapping[str, str] | None = None) -> frozenset[str]:
+    """The names of all topics at these servers."""
+    with _look(servers, client, where) as connection:
+        return asked(connection.topic_names, where)
+
+
+def create_topics(
+    servers: str,
+    topics: Sequence[str],
+    *,
+    partitions: int = -1,
+    where: str,
+    client: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """Make the topics that do not exist, with the broker's own defaults, and say which they were."""
+    with _look(servers, client, where) as connection:
+        existing = asked(connection.topic_names, where)
+        missing = [topic for topic in topics if topic not in existing]
+        for topic in missing:
+            make_topic(connection, topic, partitions=partitions, where=where)
+    return tuple(missing)
+
+
+def make_topic(
+    connection: Connection,
+    name: str,
+    *,
+    partitions: int = -1,
+    replication: int = -1,
+    configs: Mapping[str, str] | None = None,
+    where: str,
+) -> TopicShape:
+    """Make a topic, and wait until all its partitions have a leader."""
+
+    def create() -> int:
+        return connection.create_topic(name, partitions=partitions, replication=replication, configs=configs)
+
+    code = asked(create, where)
+    if code not in (Code.NONE, _EXISTS):  # somebody else may make it at the same moment, and then it is there too
+        raise Refused(
+            f"topic {name!r} cannot be made: {name_of(code)}",
+            where=where,
+            fix="make it by hand, or give this client the right to",
+        )
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        shape = asked(lambda: connection.shapes([name], is_fresh=True), where).get(name)
+        if shape is not None and min(shape.leaders) >= 0:
+            return shape
+        time.sleep(0.02)
+    raise Failed(
+        f"topic {name!r} was made, but its partitions have no leader",
+        where=where,
+        fix="look at the brokers: one of them may be down",
+    )
+
+
+def describe_outputs(connection: Connection, topics: Sequence[str], *, where: str) -> dict[str, OutputTopic]:
+    """Those of the topics that exist, with their partitions and the largest batch that they take."""
+    shapes = asked(lambda: connection.shapes(topics, is_fresh=True), where)
+    configs = asked(lambda: connection.configs(topics=list(shapes)), where) if shapes else {}
+    return {
+        name: OutputTopic(
+            name=name,
+            partitions=shape.partitions,
+            # A broker that does not tell takes what Kafka takes by default.
+            max_message_bytes=int(configs.get(name, {}).get("max.message.bytes", 1_048_588)),
+        )
+        for name, shape in shapes.items()
+    }
+
+
+def refuse_old_broker(connection: Connection, *, where: str) -> None:
+    """Refuse brokers that append to a transaction which is over."""
+    version = connection.broker_version
+    if version < OLDEST:
+        raise BadMachine(
+            f"the Kafka brokers at {connection.settings.servers} are version {'.'.join(map(str, version))}; they do not"
+            " verify that a partition belongs to the open transaction",
+            where=where,
+            fix="use Kafka 3.6 or newer, or declare Guarantee.AT_LEAST_ONCE",
+        )
+
+
+def transaction_timeout_ms(connection: Connection, *, where: str) -> int:
+    """How long a transaction may stay open: ten minutes, or what the broker allows, or what the author says."""
+    asked_for = connection.settings.transaction_timeout_ms
+    told = asked(lambda: connection.configs(broker=True), where).get("", {})
+    most = int(told.get("transaction.max.timeout.ms", 900_000))
+    if asked_for is not None and asked_for > most:
+        raise Refused(
+            f"transaction.timeout.ms={asked_for} is more than the broker allows ({most})",
+            where=where,
+            fix="ask for less, or raise transaction.max.timeout.ms of the brokers",
+        )
+    return min(600_000, most) if asked_for is None else asked_for
+
+
+def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECONDS) -> T:
+    """What a look at the cluster says; asked again for a while where no answer comes, since a look changes nothing."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except Unanswered as error:
+            if time.monotonic() > deadline:
+                raise Failed(
+                    f"the Kafka brokers do not answer: {error}",
+                    where=where,
+                    fix="look at the brokers; when they are back, run it again: it goes on where it stopped",
+                ) from None
+        time.sleep(0.1)
+
+
+@contextmanager
+def _look(servers: str, client: Mapping[str, str] | None, where: str) -> Iterator[Connection]:
+    connection = Connection(read_settings(servers, client or {}, where=where, is_lookup=True), where=where)
+    try:
+        yield connection
+    finally:
+        connection.close()

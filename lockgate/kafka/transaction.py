@@ -1,0 +1,171 @@
+"""One transaction under one producer id, written by many processes and ended by one: begin, add, end, look.
+
+    begin   InitProducerId: fences every older writer, ends what it left open, gives a fresh (producer id, epoch)
+    add     AddPartitionsToTxn, by the task that is about to write
+    end     EndTxn: commit is the decision; a repeated request is the very same one
+
+Each transaction has a producer epoch of its own, so a delayed end of an older one can never end it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from lockgate.errors import EpochFailed, Failed, Refused
+from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
+from lockgate.kafka.wire import Connection, Place, Producer, Unanswered, patiently
+
+_OPEN = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+
+class TransactionLost(EpochFailed):
+    """The broker does not take this producer epoch any more: a time-out, or another writer."""
+
+
+class EndUnknown(EpochFailed):
+    """Nobody knows whether the transaction was committed; the ledger does."""
+
+
+class Transactions:
+    """The transactions of one transactional id, one after the other."""
+
+    def __init__(self, connection: Connection, transactional_id: str, *, timeout_ms: int, where: str) -> None:
+        self.connection = connection
+        self.id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.where = where
+
+    def begin(self) -> Producer:
+        """Fence older writers and get a fresh (producer id, epoch)."""
+
+        def ask() -> tuple[tuple[int, ...], Producer]:
+            code, producer = self.connection.init_producer(self.id, self.timeout_ms)
+            return (code,), producer
+
+        try:
+            # A fenced answer comes when two begin at the same moment; the next one counts.
+            retriable = RETRIABLE | {Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}
+            (code,), producer = patiently(ask, retriable=retriable, deadline=self._deadline())
+        except Unanswered as error:
+            raise self._silent("begin", error) from None
+        if code == Code.INVALID_TRANSACTION_TIMEOUT:
+            raise Refused(
+                f"the broker refuses a transaction of {self.timeout_ms} ms",
+                where=self.where,
+                fix="client={'transaction.timeout.ms': ...} must not exceed the broker's transaction.max.timeout.ms",
+            )
+        if code:
+            raise Failed(
+                f"Kafka refuses to begin a transaction of {self.id!r}: {name_of(code)}",
+                where=self.where,
+                fix="give this client the right to the transactional id, and to describe and write its topics",
+            )
+        assert isinstance(producer, Producer)
+        return producer
+
+    def add(self, producer: Producer, places: Iterable[Place]) -> None:
+        """Make partitions part of the transaction; asked again until the coordinator has them."""
+        add_partitions(self.connection, self.id, producer, places, where=self.where)
+
+    def add_offsets(self, producer: Producer, group: str, offsets: Mapping[Place, int]) -> str | None:
+        """Write source offsets for lag tools; what went wrong, in words, since it only warns."""
+
+        def ask_group() -> tuple[tuple[int, ...], None]:
+            return (self.connection.add_group(self.id, producer, group),), None
+
+        def ask_offsets() -> tuple[tuple[int, ...], None]:
+            codes = self.connection.commit_offsets(self.id, producer, group, offsets)
+            return tuple(codes.values()), None
+
+        try:
+            for ask in (ask_group, ask_offsets):
+                codes, _ = patiently(ask, retriable=RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}, deadline=_soon(5))
+                wrong = [code for code in codes if code]
+                if wrong:
+                    return name_of(wrong[0])
+        except Unanswered as error:
+            return str(error)
+        return None
+
+    def end(self, producer: Producer, *, is_commit: bool) -> None:
+        """Commit or abort; raises EndUnknown where no answer comes, and TransactionLost where it was over before."""
+
+        def ask() -> tuple[tuple[int, ...], None]:
+            return (self.connection.end_transaction(self.id, producer, is_commit=is_commit),), None
+
+        try:
+            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=self._deadline())
+        except Unanswered as error:
+            raise EndUnknown(
+                f"no answer to the end of the transaction: {error}",
+                where=self.where,
+                fix="the ledger is asked; look at the brokers",
+            ) from None
+        code = next(iter(codes))
+        if code:
+            raise _lost("the end of the transaction", code, self.where)
+
+    def wait_until_complete(self) -> None:
+        """Wait until readers see the end: the coordinator writes it to every partition after it has answered."""
+        deadline, pause = self._deadline(), 0.001
+        while time.monotonic() < deadline:
+            try:
+                code, view = self.connection.describe_transaction(self.id)
+                if not code and view.state not in _OPEN:
+                    return
+            except Unanswered:
+                pass
+            time.sleep(pause)
+            pause = min(pause * 2, 0.2)
+        raise EndUnknown(
+            f"the end of the transaction does not reach all partitions of {self.id!r}",
+            where=self.where,
+            fix="it is decided and will be seen when the brokers that lead these partitions are back",
+        )
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+
+    def _silent(self, what: str, error: Unanswered) -> EpochFailed:
+        return EpochFailed(
+            f"the Kafka brokers do not answer ({what} of a transaction): {error}",
+            where=self.where,
+            fix="look at the brokers; when they are back, run the job again: it goes on where it stopped",
+        )
+
+
+def add_partitions(
+    connection: Connection, transactional_id: str, producer: Producer, places: Iterable[Place], *, where: str
+) -> None:
+    """Make partitions part of a transaction, from the driver or from a task."""
+    wanted = list(places)
+
+    def ask() -> tuple[tuple[int, ...], None]:
+        return tuple(connection.add_partitions(transactional_id, producer, wanted).values()), None
+
+    try:
+        codes, _ = patiently(ask, retriable=RETRIABLE, deadline=_soon(connection.settings.delivery_timeout_ms / 1000))
+    except Unanswered as error:
+        raise EpochFailed(
+            f"partitions cannot be added to the transaction: {error}",
+            where=where,
+            fix="look at the brokers, and that the topics still exist; the epoch is repeated",
+        ) from None
+    for code in codes:
+        if code:
+            raise _lost("adding partitions to the transaction", code, where)
+
+
+def _lost(what: str, code: int, where: str) -> EpochFailed:
+    if code in FENCED:
+        return TransactionLost(
+            f"{what} came too late: {name_of(code)}",
+            where=where,
+            fix="the transaction timed out, or another writer uses its id; the ledger says which",
+        )
+    return EpochFailed(f"Kafka refused {what}: {name_of(code)}", where=where, fix="see the broker's log")
+
+
+def _soon(seconds: float) -> float:
+    return time.monotonic() + seconds

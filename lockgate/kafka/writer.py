@@ -1,0 +1,232 @@
+"""A task's side of a transaction: record batches into the partitions that it holds, in order, each once.
+
+At most five batches of a partition are in flight, because a broker remembers the last five and tells a repeated one by
+its sequence number. When one fails for a reason that passes, the answers to those behind it are awaited (they were
+refused as out of order, which belongs to that failure), and all that are not acknowledged go out again in order: the
+very same bytes. What is in flight or waiting is bounded in bytes, so a task's memory does not grow with its epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockgate.errors import EpochFailed, Failed
+from lockgate.kafka.codecs import Codec
+from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
+from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
+from lockgate.kafka.transaction import TransactionLost
+from lockgate.kafka.wire import Connection, Place, Producer, Unanswered
+
+IN_FLIGHT_PER_PARTITION = 5
+_IN_FLIGHT_BYTES = 24 << 20
+_KEY_SHOWN = 80
+
+
+class RecordRefused(Failed):
+    """A record that its topic does not take."""
+
+
+@dataclass
+class _Batch:
+    bytes: bytes
+    state: str = "new"  # new, sent, done, failed
+    code: int = 0
+    told: str = ""
+    first_sent: float = 0.0
+
+
+@dataclass
+class _Lane:
+    """What one partition has been sent, and what it still owes an answer for."""
+
+    place: Place
+    records: int = 0
+    sequence: int = 0
+    batches: deque[_Batch] = field(default_factory=deque)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a partition has acknowledged."""
+
+    place: Place
+    records: int
+    last_sequence: int
+
+
+class Writer:
+    """The writer of one task attempt; used by one thread."""
+
+    def __init__(self, connection: Connection, *, transactional_id: str, producer: Producer, where: str) -> None:
+        self._connection = connection
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._codec = Codec.named(connection.settings.codec, where=where)
+        self._where = where
+        self._lanes: dict[Place, _Lane] = {}
+        self._flying = 0
+        self._news = threading.Condition()
+        self._patience = connection.settings.delivery_timeout_ms / 1000
+
+    def write(self, place: Place, records: Records, *, max_message_bytes: int, now_ms: int) -> None:
+        """Append records to a partition; returns when they are on their way, waiting where too much is."""
+        lane = self._lanes.setdefault(place, _Lane(place))
+        pieces = self._cut(place, records, max_message_bytes)
+        for start, stop in pieces:
+            data = encode(
+                records.slice(start, stop),
+                codec=self._codec,
+                producer_id=self._producer.id,
+                producer_epoch=self._producer.epoch,
+                base_sequence=lane.sequence,
+                now_ms=now_ms,
+            )
+            lane.records += stop - start
+            lane.sequence = next_sequence(lane.sequence, stop - start)
+            self._make_room(lane, len(data))
+            batch = _Batch(data)
+            lane.batches.append(batch)
+            self._flying += len(data)
+            self._send(lane, batch)
+
+    def _cut(self, place: Place, records: Records, max_message_bytes: int) -> list[tuple[int, int]]:
+        """Batches of the size we like; where one record is larger than that, of the size that the topic takes."""
+        liked = min(self._connection.settings.batch_bytes, max_message_bytes)
+        try:
+            try:
+                return cut(records, limit_bytes=liked)
+            except RecordTooLarge:
+                return cut(records, limit_bytes=max_message_bytes)
+        except RecordTooLarge as error:
+            raise self._too_large(place, records, error, max_message_bytes) from None
+        except HeaderWithoutKey as error:
+            raise RecordRefused(
+                f"row {error.index} of a batch has a header without a key",
+                where=f"{_name(place)}, {self._where}",
+                fix="give every header a key; its value may be null",
+            ) from None
+
+    def finish(self) -> list[Written]:
+        """Wait until every batch is acknowledged."""
+        for lane in self._lanes.values():
+            self._until(lane, lambda lane=lane: not lane.batches)
+        return [
+            Written(place=lane.place, records=lane.records, last_sequence=(lane.records - 1) % 2**31)
+            for lane in self._lanes.values()
+        ]
+
+    def _make_room(self, lane: _Lane, size: int) -> None:
+        self._until(lane, lambda: len(lane.batches) < IN_FLIGHT_PER_PARTITION)
+        while self._flying and self._flying + size > _IN_FLIGHT_BYTES:
+            # The partition with the most on its way is the one that frees the most.
+            busiest = max(self._lanes.values(), key=lambda one: sum(len(batch.bytes) for batch in one.batches))
+            waiting = len(busiest.batches)
+            self._until(busiest, lambda one=busiest, now=waiting: len(one.batches) < now)
+
+    def _until(self, lane: _Lane, is_enough: Any) -> None:
+        """Take in the answers for one partition, repeating what has to be, until there is enough room."""
+        while True:
+            self._settle(lane)
+            if is_enough():
+                return
+            with self._news:
+                if not any(batch.state in ("done", "failed") for batch in lane.batches):
+                    self._news.wait(timeout=1.0)
+
+    def _settle(self, lane: _Lane) -> None:
+        while lane.batches and lane.batches[0].state == "done":
+            self._flying -= len(lane.batches.popleft().bytes)
+        failed = [batch for batch in lane.batches if batch.state == "failed"]
+        if not failed or any(batch.state == "sent" for batch in lane.batches):
+            return
+        # All answers are in. The first failure is the one that counts; those behind it came out of order.
+        first = next(batch for batch in lane.batches if batch.state != "done")
+        if first.state == "failed":
+            self._judge(lane, first)
+            self._look_again(lane, first)
+        for batch in lane.batches:
+            if batch.state != "done":
+                self._send(lane, batch)
+
+    def _judge(self, lane: _Lane, batch: _Batch) -> None:
+        """Raise where the failure of a batch does not pass by itself, or has lasted too long."""
+        code, where = batch.code, f"{_name(lane.place)}, {self._where}"
+        if code in FENCED:
+            raise TransactionLost(
+                f"the partition does not take this producer any more: {name_of(code)}",
+                where=where,
+                fix="the transaction timed out, or another driver took over; the ledger says which",
+            )
+        if code == Code.MESSAGE_TOO_LARGE:
+            raise RecordRefused(
+                f"the topic refuses a batch of {len(batch.bytes):,} bytes as too large",
+                where=where,
+                fix="its max.message.bytes was made smaller while the epoch ran; the epoch is repeated",
+            )
+        if code and code not in RETRIABLE:
+            raise EpochFailed(f"the broker refuses a batch: {name_of(code)}", where=where, fix="see the broker's log")
+        if time.monotonic() - batch.first_sent > self._patience:
+            gone = code == Code.UNKNOWN_TOPIC_OR_PARTITION
+            raise EpochFailed(
+                f"a batch could not be delivered for {self._patience:.0f} s: {batch.told or name_of(code)}",
+                where=where,
+                fix="the topic or the partition was deleted: make it again, with as many partitions"
+                if gone
+                else "look at the brokers that lead the partition, and at min.insync.replicas",
+            )
+
+    def _look_again(self, lane: _Lane, batch: _Batch) -> None:
+        """Ask who leads the partition now, before the batches go out again."""
+        time.sleep(min(0.5, 0.02 if time.monotonic() - batch.first_sent < 1 else 0.2))
+        try:
+            self._connection.shapes([lane.place[0]], is_fresh=True)
+        except Unanswered as error:
+            batch.told = str(error)
+
+    def _send(self, lane: _Lane, batch: _Batch) -> None:
+        batch.first_sent = batch.first_sent or time.monotonic()
+        topic, partition = lane.place
+        try:
+            shape = self._connection.shapes([topic]).get(topic)
+        except Unanswered as error:
+            batch.state, batch.code, batch.told = "failed", 0, str(error)
+            return
+        if shape is None or partition >= shape.partitions or shape.leaders[partition] < 0:
+            batch.state, batch.code, batch.told = "failed", int(Code.UNKNOWN_TOPIC_OR_PARTITION), ""
+            return
+        batch.state, batch.code, batch.told = "sent", 0, ""
+
+        def done(answer: Any, error: BaseException | None) -> None:
+            with self._news:
+                if error is not None:
+                    batch.state, batch.told = "failed", f"{type(error).__name__}: {error}"
+                else:
+                    code = int(answer.responses[0].partition_responses[0].error_code)
+                    is_there = code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
+                    batch.state, batch.code = ("done", 0) if is_there else ("failed", code)
+                self._news.notify_all()
+
+        request = self._connection.produce_request(self._transactional_id, lane.place, batch.bytes)
+        self._connection.post(request, node=shape.leaders[partition], done=done)
+
+    def _too_large(self, place: Place, records: Records, error: RecordTooLarge, limit_bytes: int) -> RecordRefused:
+        key = None if records.keys is None else records.keys[error.index].as_py()
+        shown = "without a key" if key is None else f"with key {_text(key)}"
+        return RecordRefused(
+            f"a record {shown} is {error.size_bytes:,} bytes; the topic takes at most {limit_bytes - HEADER_BYTES:,}",
+            where=f"{_name(place)}, {self._where}",
+            fix="make the row smaller, or raise max.message.bytes of the topic (and what its readers fetch)",
+        )
+
+
+def _text(key: bytes) -> str:
+    shown = key.decode("utf-8", errors="backslashreplace")
+    return repr(shown if len(shown) <= _KEY_SHOWN else shown[:_KEY_SHOWN] + "…")
+
+
+def _name(place: Place) -> str:
+    return f"topic {place[0]!r}, partition {place[1]}"

@@ -1,0 +1,176 @@
+"""A query's checkpoint, as far as a commit needs it: which epochs there are, and the digest of their offsets.
+
+A checkpoint lies on any Hadoop file system. On this machine's disk it is read as files; elsewhere through Spark's JVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from lockgate.commit.protocol import Epoch
+from lockgate.errors import Failed, Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a checkpoint; `spark` is needed only for one that does not lie on this machine's disk."""
+
+    root: str
+    spark: SparkSession | None = None
+
+    @property
+    def local(self) -> Path | None:
+        """Its directory, where it lies on this machine's disk."""
+        parsed = urlparse(self.root)
+        if parsed.scheme == "file":
+            return Path(unquote(parsed.path))
+        return Path(self.root) if not parsed.scheme else None
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file, None where there is none."""
+        if self.local is not None:
+            try:
+                return (self.local / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        system, path = self._remote(name)
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            jvm = self._jvm()
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def epochs(self, log: str) -> list[int]:
+        """The numbers of the epochs in one of the logs, `offsets` or `commits`."""
+        if self.local is not None:
+            folder = self.local / log
+            names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+        else:
+            system, path = self._remote(log)
+            names = [one.getPath().getName() for one in system.listStatus(path)] if system.exists(path) else []
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def digest(self, epoch: int) -> str | None:
+        """SHA-256 of an epoch's offsets, None where the checkpoint has none for it (any more)."""
+        content = self.read(f"offsets/{epoch}") if epoch >= 0 else None
+        return None if content is None else hashlib.sha256(content).hexdigest()
+
+    def query(self) -> str | None:
+        """Spark's id of the query, as the checkpoint keeps it."""
+        content = self.read("metadata")
+        return None if content is None else str(json.loads(content)["id"])
+
+    def epoch(self, number: int, query: str) -> Epoch:
+        """An epoch as the ledger is asked about it."""
+        digest = self.digest(number)
+        if digest is None:
+            raise Failed(
+                f"the checkpoint has no offsets for epoch {number}, so nobody could tell later whether it is out",
+                where=f"checkpoint {self.root}",
+                fix="run the query without asynchronous progress tracking and without a real-time trigger",
+            )
+        return Epoch(number=number, digest=digest, previous_digest=self.digest(number - 1), query=query)
+
+    def kafka_offsets(self, epoch: int) -> dict[tuple[str, int], int]:
+        """The offsets behind the last record of an epoch, for every source of it that is Kafka."""
+        lines = (self.read(f"offsets/{epoch}") or b"").decode().splitlines()[2:]
+        found: dict[tuple[str, int], int] = {}
+        for line in lines:
+            for topic, partitions in _as_offsets(line).items():
+                for partition, offset in partitions.items():
+                    place = (topic, int(partition))
+                    # A source that two branches read appears twice; what the slower one has is done.
+                    found[place] = min(found.get(place, offset), offset)
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove one file, and the checksum beside it."""
+        for one in (name, "/".join([*name.split("/")[:-1], f".{name.split('/')[-1]}.crc"])):
+            if self.local is not None:
+                (self.local / one).unlink(missing_ok=True)
+            else:
+                system, path = self._remote(one)
+                system.delete(path, False)
+
+    def rename(self, place: str) -> None:
+        """Move the whole checkpoint, within its file system."""
+        system, path = self._remote("")
+        if not system.rename(path, self._jvm().org.apache.hadoop.fs.Path(place)):
+            raise Failed(f"it cannot be moved to {place}", where=f"checkpoint {self.root}", fix="move it by hand")
+
+    def _remote(self, name: str) -> tuple[Any, Any]:
+        path = self._jvm().org.apache.hadoop.fs.Path(f"{self.root}/{name}")
+        assert self.spark is not None
+        return path.getFileSystem(self.spark.sparkContext._jsc.hadoopConfiguration()), path
+
+    def _jvm(self) -> Any:
+        if self.spark is None:
+            raise Refused(
+                f"{self.root} does not lie on this machine's disk",
+                where=f"checkpoint {self.root}",
+                fix="name a local directory",
+            )
+        return self.spark.sparkContext._jvm
+
+
+def _as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:
+    """The offsets of a Kafka source, {topic: {partition: offset}}; other sources write something else."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    if not isinstance(told, dict) or not all(isinstance(one, dict) for one in told.values()):
+        return {}
+    numbers = [(key, value) for one in told.values() for key, value in one.items()]
+    if not all(str(key).isdigit() and isinstance(value, int) for key, value in numbers):
+        return {}
+    return told
+
+
+@dataclass(frozen=True)
+class RunningQuery:
+    """The query that an epoch belongs to, as Spark tells it in the thread that runs the epoch."""
+
+    id: str
+    run: str
+    checkpoint: Checkpoint
+
+
+def running_query(spark: SparkSession) -> RunningQuery:
+    """The query whose epoch is being written now; `spark` is the session that it was started in, not the epoch's."""
+    id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query = spark._jsparkSession.streams().get(id) if id else None
+    if query is None:
+        raise Failed(
+            "an epoch is written outside of a streaming query",
+            where="the function that Spark calls for every epoch",
+            fix="start the writer with .start(), and do not call its function yourself",
+        )
+    root = query.streamingQuery().resolvedCheckpointRoot()
+    return RunningQuery(id=str(id), run=query.runId().toString(), checkpoint=Checkpoint(root=str(root), spark=spark))
+
+
+def put_aside(checkpoint: Checkpoint) -> str | None:
+    """Give a checkpoint another name, so that the next run begins without one; nothing is deleted."""
+    if not checkpoint.epochs("offsets") and checkpoint.query() is None:
+        return None
+    aside = f"{checkpoint.root.rstrip('/')}.before-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    local = checkpoint.local
+    if local is not None:
+        local.rename(local.with_name(aside.rsplit("/", 1)[-1]))
+    else:
+        checkpoint.rename(aside)
+    return aside

@@ -1,0 +1,293 @@
+"""The driver's side of an epoch into Kafka: rows to writers, votes back, one transaction.
+
+Rows have to reach the partition's one writer:
+
+    rows                                                 how they get there
+    without a key, and no partition asked for            coalesced to at most as many tasks as there are partitions
+    partitioned alike in the source and in the topic     as they are; where that turns out wrong, exchanged
+    all others                                           exchanged by partition; a writer owns several of them
+
+All Kafka outputs of a job share the transaction, so a reader of two topics never sees half an epoch for long.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from lockgate.commit.coordinator import Coordinator, Outcome, Work
+from lockgate.commit.ledger import Entry
+from lockgate.commit.permits import Door, Permits
+from lockgate.commit.protocol import Cause, Epoch, Vote
+from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError
+from lockgate.failures import find_error
+from lockgate.faultpoints import armed
+from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
+from lockgate.kafka.partitioning import place_hash
+from lockgate.kafka.settings import ClientSettings, read_settings
+from lockgate.kafka.topics import (
+    OutputTopic,
+    describe_outputs,
+    make_topic,
+    refuse_old_broker,
+    transaction_timeout_ms,
+)
+from lockgate.kafka.transaction import Transactions
+from lockgate.kafka.wire import Place, Producer, connect
+from lockgate.sinks.kafka import KafkaSink
+from lockgate.sinks.kafkatask import VOTES, PartitionShared, WriteOrder
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECONDS = 5.0
+_CANCELLED = ("cancelled", "canceled", "InterruptedException", "SparkContext was shut down")
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """The records of an epoch as columns of one frame."""
+
+    frame: DataFrame
+    columns: Mapping[str, Column]  # topic, key, value, and partition, headers, timestamp where there are any
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """What is to be written in an epoch, and what is known of it."""
+
+    records: RecordColumns
+    can_repeat: bool
+    is_alike: bool = False  # does every task hold the rows of one output partition, as far as the plan can tell?
+    offsets: Mapping[Place, int] = field(default_factory=dict)
+
+
+class KafkaEpochs:
+    """The transactional writer of a job's Kafka outputs; lives as long as the driver runs the job."""
+
+    def __init__(
+        self,
+        job: str,
+        sinks: Sequence[KafkaSink],
+        *,
+        spark: SparkSession,
+        where: str,
+        is_adopting: bool = False,
+    ) -> None:
+        _refuse_speculation(spark)
+        self.job = job
+        self.where = where
+        self._sinks = tuple(sinks)
+        self._settings = common_settings(sinks, where)
+        self._connection = connect(self._settings, where=where)
+        refuse_old_broker(self._connection, where=where)
+        self._topics: dict[str, OutputTopic] = {}
+        self._topics = self._find_topics()
+        timeout_ms = transaction_timeout_ms(self._connection, where=where)
+        self.ledger = LedgerTopic(self._connection, job, where=where)
+        self.ledger.ensure(self._topics)
+        self._transactions = Transactions(self._connection, transactional_id(job), timeout_ms=timeout_ms, where=where)
+        self._permits = Permits()
+        conf = spark.sparkContext.getConf()
+        host = conf.get("spark.driver.host") or "127.0.0.1"
+        self._door = Door(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
+        self._coordinator = Coordinator(
+            job,
+            transactions=self._transactions,
+            ledger=self.ledger,
+            permits=self._permits,
+            is_adopting=is_adopting,
+        )
+        self.spark = spark
+        self._query_run: str | None = None
+
+    def close(self) -> None:
+        """Let no task in any more."""
+        self._permits.close()
+        self._door.close()
+
+    def begin_new_life(self) -> None:
+        """Let the ledger say that nothing is out: the job begins again, and what is out will come out again."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        set_ledger(self.ledger, self._transactions, Entry(run="new-life", query=None, epoch=None, digest=None, at=now))
+
+    @property
+    def run(self) -> str:
+        """The run id under which the ledger is claimed."""
+        return self._coordinator.run
+
+    def commit(self, epoch: Epoch, rows: EpochRows, *, query_run: str) -> Outcome:
+        """Make an epoch visible once. `query_run` is Spark's id of this start of the query."""
+        if self._query_run not in (None, query_run):
+            self._coordinator.begin_run()  # the query was started again in this process
+        self._query_run = query_run
+        if time.monotonic() - self._looked_at > _LOOK_EVERY_SECONDS:  # partitions may have been added
+            self._topics = self._find_topics()
+        return self._coordinator.commit(
+            epoch,
+            Work(
+                write=lambda producer, name, is_exchanging: self._write(rows, producer, name, is_exchanging),
+                skip=lambda: _compute(rows.records),
+                cause_of=self._cause_of,
+                can_repeat=rows.can_repeat,
+                offsets=rows.offsets,
+            ),
+        )
+
+    def _find_topics(self) -> dict[str, OutputTopic]:
+        """The topics of the outputs, made where they do not exist; for routed rows those that were seen before."""
+        self._looked_at = time.monotonic()
+        names = [sink.topic for sink in self._sinks if sink.topic is not None]
+        known = [*dict.fromkeys([*names, *self._topics])]
+        found = describe_outputs(self._connection, known, where=self.where)
+        missing = [name for name in names if name not in found]
+        for name in missing:
+            make_topic(self._connection, name, where=self.where)
+        return describe_outputs(self._connection, known, where=self.where) if missing else found
+
+    def _write(self, rows: EpochRows, producer: Producer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
+        placed, spread_over = self._place(rows, is_exchanging)
+        only = self._sinks[0].topic if len(self._sinks) == 1 else None
+        order = WriteOrder(
+            settings=self._settings,
+            transactional_id=self._transactions.id,
+            producer=producer,
+            name=name,
+            door=self._door.address,
+            topics=tuple(self._topics.values()),
+            topic=only,
+            spread_over=spread_over,
+            faults=armed(),
+            where=self.where,
+        )
+        told = placed.mapInArrow(order, VOTES).collect()
+        votes = [
+            Vote(
+                attempt=row.attempt,
+                topic=row.topic,
+                partition=row.partition,
+                records=row.records,
+                last_sequence=row.last_sequence,
+            )
+            for row in told
+            if row.topic is not None
+        ]
+        seen = {vote.topic for vote in votes} - set(self._topics)
+        if seen:
+            self._topics.update(describe_outputs(self._connection, sorted(seen), where=self.where))
+        return votes, sum(row.records for row in told if row.topic is None)
+
+    def _place(self, rows: EpochRows, is_exchanging: bool) -> tuple[DataFrame, int | None]:
+        """The records where their writers are, and over how many tasks those without a key are spread."""
+        from pyspark.sql import functions as F
+
+        made = dict(rows.records.columns)
+        only = self._sinks[0].topic if len(self._sinks) == 1 else None
+        if only is not None:
+            del made["topic"]
+        frame = rows.records.frame
+        least = min((topic.partitions for topic in self._topics.values()), default=1)
+        is_routed = any(sink.route is not None for sink in self._sinks)
+        if "key" not in made and "partition" not in made and not is_routed:
+            tasks = min(_tasks_of(frame), least)
+            spread = frame.select(*_aliased(made)).coalesce(tasks)
+            return spread, tasks
+        hashed = place_hash(self.spark, made.get("key"), made["value"])
+        placed = frame.select(*_aliased(made), hashed.alias("hash"))
+        if rows.is_alike and not is_exchanging and only is not None and _tasks_of(frame) == least:
+            return placed, None
+        writers = self._writers(is_routed)
+        partition = F.col("hash") if "partition" not in made else F.coalesce(F.col("partition"), F.col("hash"))
+        if only is not None:
+            writer = F.pmod(F.pmod(partition, F.lit(self._topics[only].partitions)), F.lit(writers))
+        else:
+            writer = self._routed_writer(partition, writers)
+        return placed.repartitionById(writers, writer.cast("int")), None
+
+    def _writers(self, is_routed: bool) -> int:
+        """How many tasks write: one per slot is enough, since each owns several partitions."""
+        slots = self.spark.sparkContext.defaultParallelism
+        partitions = sum(topic.partitions for topic in self._topics.values())
+        return max(1, slots if is_routed else min(slots, partitions))
+
+    def _routed_writer(self, partition: Column, writers: int) -> Column:
+        """By partition for topics that are known; a topic that is seen for the first time has one writer."""
+        from pyspark.sql import functions as F
+
+        writer = F.pmod(F.xxhash64("topic"), F.lit(writers))
+        for number, topic in enumerate(self._topics.values()):
+            own = F.pmod(F.pmod(partition, F.lit(topic.partitions)) + F.lit(number), F.lit(writers))
+            writer = F.when(F.col("topic") == topic.name, own).otherwise(writer)
+        return writer
+
+    def _cause_of(self, error: Exception) -> Cause:
+        """Why a try failed; the first task's own word counts, before what Spark made of it."""
+        told = self._permits.failure or ""
+        message = f"{error}"
+        if any(word in message for word in _CANCELLED) and not told:
+            return Cause.CANCELLED
+        carried = find_error(told) or (error if isinstance(error, LockgateError) else find_error(message))
+        if isinstance(carried, PartitionShared):
+            return Cause.NOT_ALIKE
+        if carried is None or isinstance(carried, EpochFailed):
+            return Cause.LOST
+        return Cause.FINAL
+
+    def first_error(self, error: Exception) -> LockgateError | None:
+        """The error to show: what the first task that failed said, or what the message carries."""
+        if isinstance(error, LockgateError):
+            return error
+        return find_error(self._permits.failure or "") or find_error(str(error))
+
+
+def set_ledger(ledger: LedgerTopic, transactions: Transactions, entry: Entry) -> None:
+    """Write what a person says is out; a driver that runs now stops at its next epoch."""
+    producer = transactions.begin()
+    ledger.read()
+    transactions.add(producer, [ledger.place])
+    ledger.write(entry, producer)
+    transactions.end(producer, is_commit=True)
+    transactions.wait_until_complete()
+
+
+def common_settings(sinks: Sequence[KafkaSink], where: str) -> ClientSettings:
+    """The one way to reach the cluster that all these sinks share."""
+    read = [read_settings(sink.servers, sink.client, where=where) for sink in sinks]
+    for one in read[1:]:
+        if one != read[0]:
+            raise BadJob(
+                "the Kafka outputs of an exactly-once job have different servers or client settings, but commit in one"
+                " transaction",
+                where=where,
+                fix="give them the same servers= and client=, or declare less for one of them:"
+                " .to(name, sink, guarantee=Guarantee.AT_LEAST_ONCE)",
+            )
+    return read[0]
+
+
+def _refuse_speculation(spark: SparkSession) -> None:
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise Failed(
+            "speculation is on: two attempts of one task could both write",
+            where="the Spark session of this process",
+            fix="set spark.speculation=false before the session is made",
+        )
+
+
+def _aliased(made: Mapping[str, Column]) -> list[Column]:
+    return [column.alias(name) for name, column in made.items()]
+
+
+def _compute(records: RecordColumns) -> None:
+    """Compute the rows of an epoch that is out already: state and watermark need it."""
+    records.frame.write.format("noop").mode("append").save()
+
+
+def _tasks_of(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())

@@ -1,0 +1,271 @@
+"""A task's side of an epoch: Arrow batches into the partitions of its rows, under permits; its result is its votes.
+
+Runs in Spark's Python workers. It is told all it needs in a WriteOrder; connections are kept by the process and serve
+the tasks of later epochs too. Before the first byte for a partition the driver is asked for a permit, then the
+partition is added to the transaction: late, so that computing does not eat the transaction's time.
+
+A failure is told to the driver before it is raised: Spark tries the task again, the permit is refused then, and only
+that refusal would be seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockgate.commit.permits import Address, Caller
+from lockgate.errors import EpochFailed, Failed, LockgateError
+from lockgate.failures import Carried, carry
+from lockgate.faultpoints import Fault, FaultPoint, arm, reach
+from lockgate.kafka.settings import ClientSettings
+from lockgate.kafka.topics import OutputTopic
+from lockgate.kafka.wire import Place, Producer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from lockgate.kafka.encode import Records
+    from lockgate.kafka.writer import Writer
+
+VOTES = "attempt BIGINT, topic STRING, partition INT, records BIGINT, last_sequence BIGINT"
+"""A row per partition written, and one with topic null that says how many rows came to the task."""
+
+_READY_BYTES = 256 << 10
+_WAITING_BYTES = 16 << 20
+
+
+class PartitionShared(EpochFailed):
+    """Two tasks have rows for one partition: they have to be exchanged first."""
+
+
+@dataclass(frozen=True)
+class WriteOrder:
+    """What a task is told: the transaction, the door for permits, the topics and the columns."""
+
+    settings: ClientSettings
+    transactional_id: str
+    producer: Producer
+    name: str  # of the try
+    door: Address
+    topics: tuple[OutputTopic, ...]
+    topic: str | None  # the only topic, or None where a column names it
+    spread_over: int | None  # without keys: how many tasks share the partitions among them
+    faults: tuple[Fault, ...]
+    where: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of a task and cast its votes."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        attempt, index = context.taskAttemptId(), context.partitionId()
+        arm(self.faults)
+        door = _caller(self.door)
+        try:
+            yield _Task(self, attempt, index, door).run(batches)
+        except LockgateError as error:
+            door.tell(self.name, carry(error))
+            raise Carried(error) from error
+        except Exception as error:
+            door.tell(self.name, f"{type(error).__name__}: {error}")
+            raise
+
+
+_callers: dict[Address, Caller] = {}
+
+
+def _caller(address: Address) -> Caller:
+    if address not in _callers:
+        _callers.clear()  # a worker serves one driver at a time
+        _callers[address] = Caller(address)
+    return _callers[address]
+
+
+class _Task:
+    def __init__(self, order: WriteOrder, attempt: int, index: int, door: Caller) -> None:
+        self._order = order
+        self._attempt = attempt
+        self._index = index
+        self._door = door
+        self._topics = {topic.name: topic for topic in order.topics}
+        self._held: set[Place] = set()
+        self._waiting: dict[Place, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        self._turn = 0
+        self._writer: Writer | None = None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        rows = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if not rows:
+                reach(FaultPoint.RECEIVE)
+            rows += batch.num_rows
+            self._take(batch)
+        for place in list(self._waiting):
+            self._flush(place)
+        written = self._writer.finish() if self._writer is not None else []
+        if written:
+            reach(FaultPoint.EMIT)
+        votes = [(self._attempt, one.place[0], one.place[1], one.records, one.last_sequence) for one in written]
+        return _as_batch([*votes, (self._attempt, None, None, rows, None)])
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        groups = list(self._spread(batch) if self._order.spread_over is not None else self._split(batch))
+        self._admit([place for place, _ in groups])
+        share = batch.nbytes / batch.num_rows
+        for place, part in groups:
+            size = int(share * part.num_rows)
+            self._waiting.setdefault(place, []).append(part)
+            self._waiting_bytes += size
+            if size >= _READY_BYTES or sum(one.num_rows for one in self._waiting[place]) * share >= _READY_BYTES:
+                self._flush(place)
+        if self._waiting_bytes > _WAITING_BYTES:
+            for place in list(self._waiting):
+                self._flush(place)
+
+    def _spread(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        """Rows without a key: each batch to the next of the partitions that are this task's own."""
+        self._turn += 1
+        for name, part in self._by_topic(batch):
+            topic = self._topic(name)
+            own = range(self._index, topic.partitions, self._order.spread_over or 1)
+            yield (topic.name, own[self._turn % len(own)]), part
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        """Rows of each partition together, in the order in which they came."""
+        import numpy as np
+
+        for name, part in self._by_topic(batch):
+            topic = self._topic(name)
+            partitions = self._partitions(part, topic)
+            first = int(partitions[0])
+            if (partitions == first).all():
+                yield (topic.name, first), part
+                continue
+            order = np.argsort(partitions, kind="stable")
+            placed = partitions[order]
+            sorted_part = part.take(order)
+            cuts = [0, *(np.flatnonzero(np.diff(placed)) + 1).tolist(), part.num_rows]
+            for start, stop in itertools.pairwise(cuts):
+                yield (topic.name, int(placed[start])), sorted_part.slice(start, stop - start)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        import pyarrow.compute as pc
+
+        if self._order.topic is not None:
+            yield self._order.topic, batch
+            return
+        column = batch.column("topic")
+        if column.null_count:
+            raise Failed("a row names no topic", where=self._order.where, fix="fill the column that names the topic")
+        for name in pc.unique(column).to_pylist():
+            yield name, batch.filter(pc.equal(column, name))
+
+    def _partitions(self, part: pa.RecordBatch, topic: OutputTopic) -> np.ndarray[Any, Any]:
+        import numpy as np
+        import pyarrow.compute as pc
+
+        hashed: np.ndarray[Any, Any] = part.column("hash").to_numpy(zero_copy_only=False) % topic.partitions
+        if "partition" not in part.schema.names:
+            return hashed
+        asked = part.column("partition")
+        filled = pc.fill_null(asked, -1).to_numpy(zero_copy_only=False)
+        chosen: np.ndarray[Any, Any] = np.where(asked.is_valid().to_numpy(zero_copy_only=False), filled, hashed)
+        wrong = np.flatnonzero((chosen < 0) | (chosen >= topic.partitions))
+        if len(wrong):
+            raise Failed(
+                f"a row asks for partition {int(chosen[wrong[0]])} of topic {topic.name!r}, which has"
+                f" {topic.partitions}",
+                where=self._order.where,
+                fix="correct the column that names the partition; null leaves the choice to the key",
+            )
+        return chosen
+
+    def _topic(self, name: str) -> OutputTopic:
+        if name not in self._topics:
+            from lockgate.kafka.topics import describe_outputs
+            from lockgate.kafka.wire import connect
+
+            connection = connect(self._order.settings, where=self._order.where)
+            self._topics.update(describe_outputs(connection, [name], where=self._order.where))
+        if name not in self._topics:
+            raise Failed(
+                f"topic {name!r} does not exist", where=self._order.where, fix="create it, or correct the column"
+            )
+        return self._topics[name]
+
+    def _admit(self, places: list[Place]) -> None:
+        """Ask for what this task does not hold yet, then make it part of the transaction."""
+        from lockgate.kafka.transaction import add_partitions
+        from lockgate.kafka.wire import connect
+        from lockgate.kafka.writer import Writer
+
+        new = sorted(set(places) - self._held)
+        if not new:
+            return
+        refusal = self._door.ask(self._order.name, task=self._index, attempt=self._attempt, places=new)
+        if refusal is not None:
+            raise (PartitionShared if refusal.is_clash else EpochFailed)(
+                f"no permit to write: {refusal.reason}",
+                where=f"task {self._index}, attempt {self._attempt}, {self._order.where}",
+                fix="the epoch is repeated as a whole",
+            )
+        reach(FaultPoint.PERMIT)
+        connection = connect(self._order.settings, where=self._order.where)
+        add_partitions(connection, self._order.transactional_id, self._order.producer, new, where=self._order.where)
+        reach(FaultPoint.ADD)
+        self._held.update(new)
+        if self._writer is None:
+            self._writer = Writer(
+                connection,
+                transactional_id=self._order.transactional_id,
+                producer=self._order.producer,
+                where=self._order.where,
+            )
+
+    def _flush(self, place: Place) -> None:
+        import pyarrow as pa
+
+        parts = self._waiting.pop(place)
+        share = self._waiting_bytes
+        part = parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        self._waiting_bytes = max(0, share - part.nbytes)
+        assert self._writer is not None
+        topic = self._topics[place[0]]
+        self._writer.write(
+            place, _as_records(part), max_message_bytes=topic.max_message_bytes, now_ms=int(time.time() * 1000)
+        )
+        reach(FaultPoint.HALF)
+
+
+def _as_records(part: pa.RecordBatch) -> Records:
+    import pyarrow as pa
+
+    from lockgate.kafka.encode import Records
+
+    names = part.schema.names
+    times = None
+    if "timestamp" in names:
+        times = part.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    return Records(
+        keys=part.column("key") if "key" in names else None,
+        values=part.column("value"),
+        headers=part.column("headers") if "headers" in names else None,
+        timestamps_ms=None if times is None else times.to_numpy(zero_copy_only=False),
+    )
+
+
+def _as_batch(votes: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.int64())
+    names = ("attempt", "topic", "partition", "records", "last_sequence")
+    columns = [pa.array(list(values), type=kind) for values, kind in zip(zip(*votes, strict=True), kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
