@@ -9,6 +9,7 @@ from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.explain import explain
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.run import Run, run
+from lockgate.runtime.writestream import write_stream
 from lockgate.sinks.console import ConsoleSink
 from lockgate.sinks.files import FileSink
 from lockgate.sinks.kafka import KafkaSink
@@ -48,4 +49,5 @@ __all__ = [
     "run",
     "stream",
     "windows",
+    "write_stream",
 ]

@@ -20,6 +20,11 @@ from lockgate.guarantees import Guarantee, Mode
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
+def is_job_name(name: object) -> bool:
+    """Can a job, and all that is named after it, be called so?"""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, init=False, eq=False)
 class Job:
     """What is to run, and what it promises."""
@@ -45,7 +50,7 @@ class Job:
     ) -> None:
         origin = caller()
         where = f"job {name!r}, declared at {origin}"
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not is_job_name(name):
             raise BadJob(
                 f"a job cannot be named {name!r}",
                 where=where,

@@ -404,6 +404,20 @@ class Connection:
         )
         return int(state.error_code), view
 
+    def list_transactions(self) -> tuple[str, ...]:
+        """Every transactional id that the brokers know: each coordinates some, so all of them are asked."""
+        from kafka.protocol.admin import ListTransactionsRequest
+
+        self._refresh_brokers()
+        found: set[str] = set()
+        for broker in self._manager.cluster.brokers():
+            request = ListTransactionsRequest(state_filters=[], producer_id_filters=[], max_version=0)
+            answer = self.ask(request, node=broker.node_id)
+            if answer.error_code:  # a coordinator that has just started reads its log first
+                raise Unanswered(f"broker {broker.node_id} cannot list transactions: code {answer.error_code}")
+            found.update(str(state.transactional_id) for state in answer.transaction_states)
+        return tuple(sorted(found))
+
     # ---- partitions
 
     def produce_request(self, transactional_id: str, place: Place, batch: bytes) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -174,3 +175,86 @@ def put_aside(checkpoint: Checkpoint) -> str | None:
     else:
         checkpoint.rename(aside)
     return aside
+
+
+@dataclass(frozen=True)
+class NextEpoch:
+    """The epoch that a run of this checkpoint begins with."""
+
+    epoch: Epoch
+    is_planned: bool  # its offsets are logged and its commit is not, so they are taken again
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    """What some epochs read of one partition of a Kafka source."""
+
+    topic: str
+    partition: int
+    start: int | None  # unknown where the checkpoint does not have the epoch before them any more
+    end: int  # behind the last record
+
+
+_NOT_PLANNED = ""  # no digest is empty, so it equals none
+_STATE_FILE = r"(_[^.]+)?\.(changelog|delta|snapshot|zip)"
+
+
+def next_epoch(checkpoint: Checkpoint) -> NextEpoch | None:
+    """What a run would begin with; None where there is no checkpoint."""
+    query = checkpoint.query()
+    if query is None:
+        return None
+    planned = checkpoint.epochs("offsets")
+    if planned and planned[-1] not in checkpoint.epochs("commits"):
+        return NextEpoch(epoch=checkpoint.epoch(planned[-1], query), is_planned=True)
+    number = planned[-1] + 1 if planned else 0
+    previous = checkpoint.digest(number - 1)
+    epoch = Epoch(number=number, digest=_NOT_PLANNED, previous_digest=previous, query=query)
+    return NextEpoch(epoch=epoch, is_planned=False)
+
+
+def source_ranges(checkpoint: Checkpoint, first: int, last: int) -> tuple[SourceRange, ...]:
+    """What the epochs from first to last read of Kafka, as far as the checkpoint still has their offsets."""
+    known = [number for number in checkpoint.epochs("offsets") if first <= number <= last]
+    if not known:
+        return ()
+    starts = checkpoint.kafka_offsets(first - 1) if first > 0 else _initial_offsets(checkpoint)
+    ends = checkpoint.kafka_offsets(known[-1])
+    return tuple(
+        SourceRange(topic=place[0], partition=place[1], start=starts.get(place), end=end)
+        for place, end in sorted(ends.items())
+    )
+
+
+def _initial_offsets(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
+    """Where the Kafka sources of a checkpoint began; their connector keeps it, one file for each source."""
+    found: dict[tuple[str, int], int] = {}
+    number = 0
+    while (content := checkpoint.read(f"sources/{number}/0")) is not None:
+        for line in content.decode(errors="replace").splitlines():
+            for topic, partitions in _as_offsets(line).items():
+                found.update({(topic, int(partition)): offset for partition, offset in partitions.items()})
+        number += 1
+    return found
+
+
+def uncommitted_files(checkpoint: Checkpoint, epoch: int) -> tuple[str, ...]:
+    """The files of an epoch that is planned and not committed, in the order in which they may be removed.
+
+    Its tasks may have stored state already, under the version behind the epoch. Spark writes such a file anew when the
+    epoch runs again, but it would find an uploaded snapshot of the old one first and believe it.
+    """
+    if checkpoint.local is None:
+        raise Refused(
+            f"{checkpoint.root} does not lie on this machine's disk",
+            where=f"checkpoint {checkpoint.root}",
+            fix="copy it to a local directory, mend it there, and copy it back",
+        )
+    name = re.compile(f"{epoch + 1}{_STATE_FILE}")
+    state = [
+        file.relative_to(checkpoint.local).as_posix()
+        for file in sorted((checkpoint.local / "state").rglob("*"))
+        if name.fullmatch(file.name)
+    ]
+    # The offsets go last: until then the epoch is as planned as before, and computes its state anew.
+    return (*state, f"offsets/{epoch}")

@@ -216,7 +216,7 @@ class KafkaSink(Sink):
         if self.format == "json":
             return F.to_json(row, _json_options()).cast("binary")
         if self.format == "csv":
-            return F.to_csv(row, {"timestampFormat": TIMESTAMP_FORMAT}).cast("binary")
+            return F.to_csv(row, {"timestampFormat": TIMESTAMP_FORMAT, "timeZone": "UTC"}).cast("binary")
         used = {*self.key, *self._beside()}
         rest = [name for name in shown if name not in used]
         if len(rest) != 1:
@@ -229,4 +229,4 @@ class KafkaSink(Sink):
 
 
 def _json_options() -> dict[str, str]:
-    return {"ignoreNullFields": "false", "timestampFormat": TIMESTAMP_FORMAT}
+    return {"ignoreNullFields": "false", "timestampFormat": TIMESTAMP_FORMAT, "timeZone": "UTC"}

@@ -1,0 +1,189 @@
+"""write_stream: the door for plain PySpark programs, whose last three lines change and nothing else.
+
+    query = (
+        write_stream(frame, to=KafkaSink(topic="out", servers=servers), name="orders", checkpoint="/data/orders")
+        .trigger(processingTime="1 second")
+        .start()
+    )
+
+It returns Spark's own DataStreamWriter. A frame with the columns of Spark's Kafka sink (value, and key, topic,
+partition, headers) is written as it is, any other one as JSON. The commit protocol is the one of a Job; what a Job has
+beside it (a plan, a supervisor) stays with the program: a query that ends with an error is started again by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lockgate.dataflow.job import is_job_name
+from lockgate.dataflow.origin import caller
+from lockgate.errors import BadJob, Refused
+from lockgate.kafka.wire import hosts_of
+from lockgate.runtime.checkpoints import running_query
+from lockgate.sinks.kafka import DELETED, KafkaSink
+from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+_RECORD_COLUMNS = ("value", "key", "topic", "partition", "headers")
+_HEADERS = "array<struct<key: string, value: binary>>"
+# Steps that remember nothing: rows behind them can be computed a second time in one go.
+_STATELESS = frozenset(
+    {
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "MapInArrow",
+        "MapInPandas",
+        "Project",
+        "PythonMapInArrow",
+        "Repartition",
+        "RepartitionByExpression",
+        "StreamingRelation",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "Union",
+    }
+)
+
+
+def write_stream(
+    dataframe: DataFrame, *, to: KafkaSink, name: str, checkpoint: str, adopt: bool = False
+) -> DataStreamWriter:
+    """Write a streaming DataFrame to Kafka, end to end exactly-once.
+
+    `name` is for ever: the ledger, the transactional id and the consumer group are called by it. `adopt` takes over a
+    checkpoint that ran on another sink; what that sink wrote of its last epoch may come a second time, once.
+    """
+    where = f"write_stream {name!r}, called at {caller()}"
+    if not hasattr(dataframe, "_jdf"):
+        raise Refused(
+            "this DataFrame belongs to a Spark Connect session, whose driver Lockgate cannot reach",
+            where=where,
+            fix="use a classic session: SparkSession.builder.master(...).getOrCreate(), without remote(...)",
+        )
+    if not dataframe.isStreaming:
+        raise BadJob("this DataFrame is not a stream", where=where, fix="make it with spark.readStream")
+    if not isinstance(to, KafkaSink):
+        raise BadJob(f"to= takes a KafkaSink, not {type(to).__name__}", where=where, fix="to=KafkaSink(...)")
+    if not is_job_name(name):
+        raise BadJob(
+            f"a stream cannot be named {name!r}",
+            where=where,
+            fix="use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 200",
+        )
+    _records(dataframe, to, where)  # refuses columns and types that cannot be written, before anything runs
+    _warn_of_uncommitted(dataframe, name)
+    spark = dataframe.sparkSession
+    kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
+    can_repeat = set(_step_names(dataframe)) <= _STATELESS
+    is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
+
+    def write(rows: DataFrame, epoch: int) -> None:
+        query = running_query(spark)
+        try:
+            kafka.commit(
+                query.checkpoint.epoch(epoch, query.id),
+                EpochRows(
+                    records=_records(rows, to, where),
+                    can_repeat=can_repeat,
+                    offsets=query.checkpoint.kafka_offsets(epoch) if is_own_cluster else {},
+                ),
+                query_run=query.run,
+            )
+        except Exception as error:
+            told = kafka.first_error(error)
+            if told is not None and told is not error:
+                raise told from error
+            raise
+
+    writer = dataframe.writeStream.queryName(name).option("checkpointLocation", checkpoint)
+    return writer.foreachBatch(write)
+
+
+def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:
+    """The records of a frame: its own columns where it has those of Spark's sink, else as the KafkaSink says."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema}
+    is_made = set(kinds) <= set(_RECORD_COLUMNS) and kinds.get("value") in ("string", "binary")
+    if to.route is not None and to.route not in kinds:
+        raise BadJob(f"there is no column {to.route!r} to route by", where=where, fix=f"columns: {', '.join(kinds)}")
+    rows = to.prepare(rows)
+    if not is_made or to.key or to.partition:
+        for column in to.columns_needed():
+            if column not in kinds:
+                raise BadJob(f"there is no column {column!r}", where=where, fix=f"columns: {', '.join(kinds)}")
+        return RecordColumns(frame=rows, columns=to.columns(rows, within=None, where=where))
+    _check_kinds(kinds, where)
+    value: Column = F.col("value").cast("binary")
+    if to.deleted is not None:
+        value = F.when(~F.col(DELETED), value)
+    columns = {"topic": F.lit(to.topic) if to.topic is not None else F.col(str(to.route)), "value": value}
+    if "key" in kinds:
+        columns["key"] = F.col("key").cast("binary")
+    if "partition" in kinds:
+        columns["partition"] = F.col("partition")
+    if "headers" in kinds:
+        columns["headers"] = F.col("headers").cast(_HEADERS)
+    return RecordColumns(frame=rows, columns=columns)
+
+
+def _check_kinds(kinds: dict[str, str], where: str) -> None:
+    allowed = {
+        "value": ("string", "binary"),
+        "key": ("string", "binary"),
+        "topic": ("string",),
+        "partition": ("int",),
+        "headers": ("array<struct<key:string,value:binary>>",),
+    }
+    for name, kind in kinds.items():
+        if kind not in allowed[name]:
+            raise BadJob(
+                f"column {name!r} is of type {kind}; records take {' or '.join(allowed[name])}",
+                where=where,
+                fix=f"cast it, or call it otherwise: then the whole row is written as JSON, {name!r} included",
+            )
+
+
+def _plan(dataframe: DataFrame) -> Any:
+    return dataframe._jdf.queryExecution().analyzed()
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))
+
+
+def _step_names(dataframe: DataFrame) -> Iterator[str]:
+    return (str(node.nodeName()) for node in _nodes(_plan(dataframe)))
+
+
+def _sources(dataframe: DataFrame) -> Iterator[Any]:
+    """The options of every Kafka source that the frame reads."""
+    for node in _nodes(_plan(dataframe)):
+        if node.nodeName() == "StreamingRelationV2" and node.extraOptions().containsKey("kafka.bootstrap.servers"):
+            yield node.extraOptions()
+
+
+def _source_servers(dataframe: DataFrame) -> frozenset[str]:
+    servers = (str(options.get("kafka.bootstrap.servers")) for options in _sources(dataframe))
+    return frozenset(host for one in servers for host in hosts_of(one))
+
+
+def _warn_of_uncommitted(dataframe: DataFrame, name: str) -> None:
+    for options in _sources(dataframe):
+        if options.get("kafka.isolation.level") != "read_committed":
+            log.warning(
+                "write_stream %s: the source reads records of transactions that may be aborted later;"
+                " .option('kafka.isolation.level', 'read_committed') reads only what counts",
+                name,
+            )
