@@ -56,6 +56,10 @@ class LedgerMismatch(Failed):
     """What the sink has committed and what the checkpoint says do not fit together; a person has to decide."""
 
 
+class TopicGone(Failed):
+    """A topic that was written to before does not exist any more."""
+
+
 class EpochFailed(Failed):
     """One try of an epoch ended without a decision; nothing of it is visible, and the epoch is repeated."""
 

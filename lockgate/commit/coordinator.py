@@ -128,6 +128,9 @@ class Coordinator:
             self._claim(epoch)
         first: Exception | None = None
         for tries in range(1, protocol.TRIES + 2):
+            if first is not None:
+                # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
+                protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
             producer = self._transactions.begin()
             reach(FaultPoint.BEGIN)
             if tries > 1 or not self._has_claimed:

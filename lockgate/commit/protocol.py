@@ -113,6 +113,16 @@ def check_claim(entry: Entry | None, epoch: Epoch, *, is_adopting: bool, where: 
     _check_place(entry, epoch, where=where, job=job)
 
 
+def check_run(entry: Entry | None, *, run: str, where: str, job: str) -> None:
+    """Raise Fenced where the ledger is in the hands of another run."""
+    if entry is not None and entry.run != run:
+        raise Fenced(
+            f"Another driver of job {job!r} took over (run {entry.run}, at {entry.at}); this one (run {run}) stops",
+            where=where,
+            fix="let only one run of a job live; nothing is lost, the other one goes on from the last commit",
+        )
+
+
 def decide(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str) -> Step:
     """Is this epoch to be written? `entry` is what the ledger says after older writers were fenced."""
     if entry is None:
@@ -121,12 +131,7 @@ def decide(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str)
             where=where,
             fix=f"somebody deleted the topic or its records; {_cure(job, epoch)}",
         )
-    if entry.run != run:
-        raise Fenced(
-            f"Another driver of job {job!r} took over (run {entry.run}, at {entry.at}); this one (run {run}) stops",
-            where=where,
-            fix="let only one run of a job live; nothing is lost, the other one goes on from the last commit",
-        )
+    check_run(entry, run=run, where=where, job=job)
     if entry.epoch == epoch.number and entry.digest == epoch.digest:
         return Step.SKIP
     if entry.epoch is None and epoch.number == 0:

@@ -153,6 +153,11 @@ class Sink(ABC):
         return ()
 
     @property
+    def commits_at(self) -> frozenset[str]:
+        """The servers of the system in whose transactions the sink commits; empty where it has none."""
+        return frozenset()
+
+    @property
     def is_fit_for_real_time(self) -> bool:
         """Can Spark's real-time mode write to it?"""
         return False

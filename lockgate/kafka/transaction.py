@@ -12,9 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from lockgate.errors import EpochFailed, Failed, Refused
+from lockgate.errors import EpochFailed, Failed, Refused, TopicGone
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.wire import Connection, Place, Producer, Unanswered, patiently
+
+GONE_SECONDS = 10.0
+"""How long a topic may be unknown before it counts as deleted."""
 
 _OPEN = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
@@ -144,9 +147,14 @@ def add_partitions(
     def ask() -> tuple[tuple[int, ...], None]:
         return tuple(connection.add_partitions(transactional_id, producer, wanted).values()), None
 
+    unknown = {Code.UNKNOWN_TOPIC_OR_PARTITION}
+    deadline = _soon(connection.settings.delivery_timeout_ms / 1000)
     try:
-        codes, _ = patiently(ask, retriable=RETRIABLE, deadline=_soon(connection.settings.delivery_timeout_ms / 1000))
+        codes, _ = patiently(ask, retriable=RETRIABLE - unknown, deadline=deadline)
+        if set(codes) & unknown:  # a topic that is new may be unknown for a moment
+            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=_soon(GONE_SECONDS))
     except Unanswered as error:
+        refuse_gone(connection, {topic for topic, _ in wanted}, where=where)
         raise EpochFailed(
             f"partitions cannot be added to the transaction: {error}",
             where=where,
@@ -155,6 +163,23 @@ def add_partitions(
     for code in codes:
         if code:
             raise _lost("adding partitions to the transaction", code, where)
+
+
+def refuse_gone(connection: Connection, topics: Iterable[str], *, where: str) -> None:
+    """Raise TopicGone where one of these topics does not exist."""
+    wanted = sorted(topics)
+    try:
+        found = connection.shapes(wanted, is_fresh=True)
+    except Unanswered:
+        return
+    gone = [name for name in wanted if name not in found]
+    if gone:
+        raise TopicGone(
+            f"topic {gone[0]!r} does not exist any more",
+            where=where,
+            fix="somebody deleted it, with what was in it; make it again with as many partitions as it had, and run the"
+            " job again: it goes on with the epoch that it could not write",
+        )
 
 
 def _lost(what: str, code: int, where: str) -> EpochFailed:

@@ -18,7 +18,7 @@ from lockgate.errors import EpochFailed, Failed
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
-from lockgate.kafka.transaction import TransactionLost
+from lockgate.kafka.transaction import GONE_SECONDS, TransactionLost, refuse_gone
 from lockgate.kafka.wire import Connection, Place, Producer, Unanswered
 
 IN_FLIGHT_PER_PARTITION = 5
@@ -169,14 +169,14 @@ class Writer:
             )
         if code and code not in RETRIABLE:
             raise EpochFailed(f"the broker refuses a batch: {name_of(code)}", where=where, fix="see the broker's log")
-        if time.monotonic() - batch.first_sent > self._patience:
-            gone = code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        waited = time.monotonic() - batch.first_sent
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION and waited > GONE_SECONDS:
+            refuse_gone(self._connection, [lane.place[0]], where=where)
+        if waited > self._patience:
             raise EpochFailed(
                 f"a batch could not be delivered for {self._patience:.0f} s: {batch.told or name_of(code)}",
                 where=where,
-                fix="the topic or the partition was deleted: make it again, with as many partitions"
-                if gone
-                else "look at the brokers that lead the partition, and at min.insync.replicas",
+                fix="look at the brokers that lead the partition, and at min.insync.replicas",
             )
 
     def _look_again(self, lane: _Lane, batch: _Batch) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from lockgate.dataflow.steps import FlatMap, Map, Part, Read, Rolling, Select, Transform, Where, WindowAggregate, Write
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node
-from lockgate.planner.physical import has_state
+from lockgate.planner.physical import has_state, is_exact
 from lockgate.planner.sql import find_nondeterministic, is_idempotent_aggregate
 
 
@@ -184,6 +184,18 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure=sink.cure,
             )
         )
+    elif _other_cluster(graph, output) is not None:
+        caps.append(
+            Cap(
+                guarantee=rows_twice,
+                part=f"sink {output.name!r}",
+                where=output.where,
+                reason=f"it commits in another cluster than sink {_other_cluster(graph, output)!r}, and two clusters"
+                " cannot decide together",
+                cure="write to one cluster, or declare less for one of them:"
+                " .to(name, sink, guarantee=Guarantee.AT_LEAST_ONCE)",
+            )
+        )
     caps.sort(key=lambda cap: cap.guarantee)
     return PathGuarantee(
         source=source.name,
@@ -193,6 +205,15 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
         caps=tuple(caps),
         lifts=tuple(lifts),
     )
+
+
+def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
+    """The first transactional output of the job, where it commits in another cluster than this one."""
+    first = next(node for node in graph.nodes if is_exact(graph, node))
+    if not isinstance(first.step, Write) or not isinstance(output.step, Write):
+        return None
+    one, two = first.step.sink.commits_at, output.step.sink.commits_at
+    return None if one & two or not one or not two else first.name
 
 
 def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:

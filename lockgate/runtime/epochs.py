@@ -54,7 +54,7 @@ class EpochWriter:
             self._write_plain(plain, rows, epoch)
             return
         if not plain:
-            self._commit(exact, rows, epoch, self.kafka, can_repeat=self.can_repeat)
+            self._commit(exact, rows, epoch, self.kafka)
             return
         # Each sink is an action of its own, and an action that recomputes would read the source, and update the state,
         # once more.
@@ -62,7 +62,7 @@ class EpochWriter:
         try:
             for output in plain:
                 output.sink.write(output.rows_of(rows), epoch)
-            self._commit(exact, rows, epoch, self.kafka, can_repeat=True)
+            self._commit(exact, rows, epoch, self.kafka)
         finally:
             rows.unpersist()
 
@@ -77,15 +77,13 @@ class EpochWriter:
         finally:
             rows.unpersist()
 
-    def _commit(
-        self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int, kafka: KafkaEpochs, *, can_repeat: bool
-    ) -> None:
+    def _commit(self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int, kafka: KafkaEpochs) -> None:
         query = running_query(kafka.spark)
         kafka.commit(
             query.checkpoint.epoch(epoch, query.id),
             EpochRows(
                 records=records_of(outputs, rows),
-                can_repeat=can_repeat,
+                can_repeat=self.can_repeat,
                 is_alike=self.is_alike,
                 offsets=self._offsets(query.checkpoint.kafka_offsets(epoch), cast("KafkaSink", outputs[0].sink)),
             ),

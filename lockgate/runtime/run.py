@@ -194,14 +194,13 @@ def run(
     )
     compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
     for output in compiled.outputs:
-        output.sink.check(output.where)  # only now: it may make a topic, and a refused job should leave nothing behind
+        if not is_exact(output):  # those are looked at by their transactional writer
+            output.sink.check(output.where)  # only now: it may make a topic, and a refused job leaves nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job))
     if new_life and is_tracked:
         put_aside(Checkpoint(root=place, spark=spark))
-    writer = _epoch_writer(planned, compiled, spark)
-    if new_life and writer.kafka is not None:
-        writer.kafka.begin_new_life()
+    writer = _epoch_writer(planned, compiled, spark, new_life)
 
     def begin() -> StreamingQuery:
         return _start(planned, compiled, place, until_caught_up, writer)
@@ -232,7 +231,7 @@ def default_checkpoint(job: Job) -> Path:
     return Path(".lockgate").resolve() / "checkpoints" / job.name
 
 
-def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession) -> EpochWriter:
+def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_life: bool) -> EpochWriter:
     """What writes the epochs: with a transaction for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
     sinks = [output.sink for output in compiled.outputs if is_exact(output) and isinstance(output.sink, KafkaSink)]
@@ -245,7 +244,9 @@ def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession) -> Epo
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
     return EpochWriter(
         outputs=compiled.outputs,
-        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where) if is_transactional else None,
+        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where, is_new_life=new_life)
+        if is_transactional
+        else None,
         # A transform is a closed box, which may hold state.
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),

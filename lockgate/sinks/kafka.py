@@ -23,7 +23,7 @@ from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
 from lockgate.kafka.settings import is_java_only
 from lockgate.kafka.topics import create_topics
-from lockgate.kafka.wire import name_topic, refuse_settings
+from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -108,6 +108,10 @@ class KafkaSink(Sink):
     @property
     def partitioned_by(self) -> tuple[str, ...]:
         return self.key if self.partition is None else (self.partition,)
+
+    @property
+    def commits_at(self) -> frozenset[str]:
+        return hosts_of(self.servers)
 
     @property
     def places(self) -> frozenset[tuple[str, str]]:

@@ -31,12 +31,13 @@ from lockgate.kafka.partitioning import place_hash
 from lockgate.kafka.settings import ClientSettings, read_settings
 from lockgate.kafka.topics import (
     OutputTopic,
+    asked,
     describe_outputs,
     make_topic,
     refuse_old_broker,
     transaction_timeout_ms,
 )
-from lockgate.kafka.transaction import Transactions
+from lockgate.kafka.transaction import Transactions, refuse_gone
 from lockgate.kafka.wire import Place, Producer, connect
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkatask import VOTES, PartitionShared, WriteOrder
@@ -79,6 +80,7 @@ class KafkaEpochs:
         spark: SparkSession,
         where: str,
         is_adopting: bool = False,
+        is_new_life: bool = False,
     ) -> None:
         _refuse_speculation(spark)
         self.job = job
@@ -87,10 +89,13 @@ class KafkaEpochs:
         self._settings = common_settings(sinks, where)
         self._connection = connect(self._settings, where=where)
         refuse_old_broker(self._connection, where=where)
-        self._topics: dict[str, OutputTopic] = {}
-        self._topics = self._find_topics()
         timeout_ms = transaction_timeout_ms(self._connection, where=where)
         self.ledger = LedgerTopic(self._connection, job, where=where)
+        self._names = [sink.topic for sink in sinks if sink.topic is not None]
+        if is_new_life or not self._has_committed():
+            self._make_topics()
+        self._topics: dict[str, OutputTopic] = {}
+        self._topics = self._find_topics()
         self.ledger.ensure(self._topics)
         self._transactions = Transactions(self._connection, transactional_id(job), timeout_ms=timeout_ms, where=where)
         self._permits = Permits()
@@ -106,13 +111,19 @@ class KafkaEpochs:
         )
         self.spark = spark
         self._query_run: str | None = None
+        if is_new_life:
+            self._forget()
 
     def close(self) -> None:
         """Let no task in any more."""
         self._permits.close()
         self._door.close()
 
-    def begin_new_life(self) -> None:
+    def _has_committed(self) -> bool:
+        entry = self.ledger.peek() if self.ledger.exists else None
+        return entry is not None and entry.epoch is not None
+
+    def _forget(self) -> None:
         """Let the ledger say that nothing is out: the job begins again, and what is out will come out again."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         set_ledger(self.ledger, self._transactions, Entry(run="new-life", query=None, epoch=None, digest=None, at=now))
@@ -140,16 +151,21 @@ class KafkaEpochs:
             ),
         )
 
+    def _make_topics(self) -> None:
+        """Make the topics of a job that begins. Later one that is missing was deleted, and is not made in silence."""
+        existing = asked(lambda: self._connection.shapes(self._names, is_fresh=True), self.where)
+        for name in self._names:
+            if name not in existing:
+                make_topic(self._connection, name, where=self.where)
+
     def _find_topics(self) -> dict[str, OutputTopic]:
-        """The topics of the outputs, made where they do not exist; for routed rows those that were seen before."""
+        """The topics of the outputs, and for routed rows those that were seen before."""
         self._looked_at = time.monotonic()
-        names = [sink.topic for sink in self._sinks if sink.topic is not None]
-        known = [*dict.fromkeys([*names, *self._topics])]
+        known = [*dict.fromkeys([*self._names, *self._topics])]
         found = describe_outputs(self._connection, known, where=self.where)
-        missing = [name for name in names if name not in found]
-        for name in missing:
-            make_topic(self._connection, name, where=self.where)
-        return describe_outputs(self._connection, known, where=self.where) if missing else found
+        if not set(self._names) <= set(found):
+            refuse_gone(self._connection, self._names, where=self.where)
+        return found
 
     def _write(self, rows: EpochRows, producer: Producer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
         placed, spread_over = self._place(rows, is_exchanging)
