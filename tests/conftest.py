@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from lockgate.kafka.wire import disconnect_all
 from lockgate.services.stack import Stack
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
@@ -22,6 +23,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         stack.up()
         yield stack
     finally:
+        disconnect_all()  # connections that this process kept would only mourn their broker
         stack.down()
 
 
