@@ -41,7 +41,7 @@ def job(
         "order-volume",
         per_minute.to("volume", KafkaSink(topic=volume, servers=servers, key="promotion")),
         as_of_each_order.to("totals", KafkaSink(topic=totals, servers=servers, key="promotion")),
-        guarantee=Guarantee.EXACTLY_ONCE,
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
 
 
@@ -74,9 +74,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as checkpoint:
         described = job(servers, orders=orders, volume=volume, totals=totals)
-        done = run(described, checkpoint=checkpoint, until_caught_up=True)
+        done = run(described, checkpoint=checkpoint, until_caught_up=True, new_life=True)
     print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the volume of each closed minute:")
-    reader = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
+    reader = (
+        SparkSession.active()
+        .read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.isolation.level", "read_committed")
+    )
     reader.option("subscribe", volume).load().selectExpr(
         "inline(array(from_json(string(value), "
         "'promotion STRING, window_start STRING, orders BIGINT, amount DECIMAL(20,2)')))"

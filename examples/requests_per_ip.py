@@ -30,7 +30,7 @@ def job(servers: str = "localhost:9092", requests: str = "requests", counts: str
     return Job(
         "requests-per-ip",
         counted.to("counts", KafkaSink(topic=counts, servers=servers, key="ip")),
-        guarantee=Guarantee.AT_LEAST_ONCE,
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
 
 
@@ -59,9 +59,16 @@ def main() -> None:
     producer.close()
 
     with tempfile.TemporaryDirectory() as checkpoint:
-        done = run(job(servers, requests=requests, counts=counts), checkpoint=checkpoint, until_caught_up=True)
+        done = run(
+            job(servers, requests=requests, counts=counts), checkpoint=checkpoint, until_caught_up=True, new_life=True
+        )
     print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the busiest addresses:")
-    records = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
+    records = (
+        SparkSession.active()
+        .read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.isolation.level", "read_committed")
+    )
     records.option("subscribe", counts).load().selectExpr(
         "inline(array(from_json(string(value), 'ip STRING, window_start STRING, requests BIGINT')))"
     ).orderBy("requests", ascending=False).show(5, truncate=False)

@@ -1,26 +1,66 @@
-"""Stream processing on Apache Spark whose delivery guarantee is declared, derived, kept and proven."""
+"""Stream processing on Apache Spark whose delivery guarantee is declared, derived, kept and proven.
 
-from lockgate.dataflow import exchange, windows
-from lockgate.dataflow.eventtime import Late
-from lockgate.dataflow.job import Job
-from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
-from lockgate.errors import LockgateError
-from lockgate.guarantees import Guarantee, Mode
-from lockgate.planner.explain import explain
-from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.run import Run, run
-from lockgate.runtime.writestream import write_stream
-from lockgate.sinks.console import ConsoleSink
-from lockgate.sinks.files import FileSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.memory import MemorySink
-from lockgate.sources.files import FileSource
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.memory import MemorySource
-from lockgate.sources.sensors import SensorSource
-from lockgate.sources.socket import SocketSource
+A name is loaded when it is first used: the command line answers at once, and Spark's workers, which need only what
+writes their rows, do not load a planner with each new process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockgate.dataflow import exchange, windows
+    from lockgate.dataflow.eventtime import Late
+    from lockgate.dataflow.job import Job
+    from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
+    from lockgate.errors import LockgateError
+    from lockgate.guarantees import Guarantee, Mode
+    from lockgate.planner.explain import explain
+    from lockgate.planner.plan import Plan, plan
+    from lockgate.runtime.run import Run, run
+    from lockgate.runtime.writestream import write_stream
+    from lockgate.sinks.console import ConsoleSink
+    from lockgate.sinks.files import FileSink
+    from lockgate.sinks.kafka import KafkaSink
+    from lockgate.sinks.memory import MemorySink
+    from lockgate.sources.files import FileSource
+    from lockgate.sources.kafka import KafkaSource
+    from lockgate.sources.memory import MemorySource
+    from lockgate.sources.sensors import SensorSource
+    from lockgate.sources.socket import SocketSource
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "ConsoleSink": "lockgate.sinks.console",
+    "FileSink": "lockgate.sinks.files",
+    "FileSource": "lockgate.sources.files",
+    "Guarantee": "lockgate.guarantees",
+    "Job": "lockgate.dataflow.job",
+    "KafkaSink": "lockgate.sinks.kafka",
+    "KafkaSource": "lockgate.sources.kafka",
+    "KeyedStream": "lockgate.dataflow.stream",
+    "Late": "lockgate.dataflow.eventtime",
+    "LockgateError": "lockgate.errors",
+    "MemorySink": "lockgate.sinks.memory",
+    "MemorySource": "lockgate.sources.memory",
+    "Mode": "lockgate.guarantees",
+    "Output": "lockgate.dataflow.stream",
+    "Plan": "lockgate.planner.plan",
+    "Run": "lockgate.runtime.run",
+    "SensorSource": "lockgate.sources.sensors",
+    "SocketSource": "lockgate.sources.socket",
+    "Stream": "lockgate.dataflow.stream",
+    "WindowedStream": "lockgate.dataflow.stream",
+    "exchange": "lockgate.dataflow.exchange",
+    "explain": "lockgate.planner.explain",
+    "plan": "lockgate.planner.plan",
+    "run": "lockgate.runtime.run",
+    "stream": "lockgate.dataflow.stream",
+    "windows": "lockgate.dataflow.windows",
+    "write_stream": "lockgate.runtime.writestream",
+}
 
 __all__ = [
     "ConsoleSink",
@@ -51,3 +91,17 @@ __all__ = [
     "windows",
     "write_stream",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lockgate' has no attribute {name!r}")
+    module = importlib.import_module(home)
+    value = module if name in ("exchange", "windows") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

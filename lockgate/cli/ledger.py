@@ -112,15 +112,11 @@ def run_set(arguments: argparse.Namespace) -> int:
     from lockgate.runtime.checkpoints import next_epoch
 
     target = find_target(arguments)
-    if arguments.checkpoint is None:
-        raise Refused(
-            "it is not said which checkpoint the epoch belongs to",
-            where="command line",
-            fix=f"add --checkpoint PLACE; by default job {target.job!r} keeps it in {target.place}",
-        )
     checkpoint = target.checkpoint
     now = datetime.now(timezone.utc)
     entry = entry_for(checkpoint, read_epoch(arguments.epoch), now=now, run=f"ledger-set-{secrets.token_hex(4)}")
+    upcoming = next_epoch(checkpoint)
+    follows = None if upcoming is None else refuse_useless(entry, upcoming, job=target.job, root=checkpoint.root)
     with target.connected() as connection:
         ledger = LedgerTopic(connection, target.job, where=target.where)
         is_there = ledger.exists
@@ -132,12 +128,11 @@ def run_set(arguments: argparse.Namespace) -> int:
             for name, epochs in (("again", change.again), ("never", change.never))
             if epochs is not None
         ]
-        upcoming = next_epoch(checkpoint)
-        fit = None if upcoming is None else judge(entry, upcoming, job=target.job, where=ledger.where)
         if not arguments.json:
             print(f"ledger      topic {ledger.name} at {target.settings.servers}")
             print(f"now         {short(before) if before is not None else 'not known'}")
             print(f"to be set   {short(entry)}")
+            print(f"checkpoint  {target.place}")
             print()
             for line in says:
                 print(line)
@@ -145,8 +140,8 @@ def run_set(arguments: argparse.Namespace) -> int:
                 print(f"source offsets of epochs {_span(epochs)}:")
                 for line in describe_ranges(found):
                     print(f"  {line}")
-            if fit is not None:
-                print(f"After this: {fit.says}.")
+            if follows is not None:
+                print(f"After this {follows}.")
             print(f"A driver of job {target.job!r} that runs now stops at its next epoch, because the run id changes.")
         if arguments.yes:
             _write(ledger, connection, target.job, before, entry, target.topics)
@@ -161,7 +156,7 @@ def run_set(arguments: argparse.Namespace) -> int:
             "never_written": _ends(change.never),
             "source_offsets": {name: [asdict(one) for one in found] for name, _, found in ranges},
             "says": says,
-            "fits": None if fit is None else fit.is_fit,
+            "then": follows,
             "written": arguments.yes,
         }
         print(json.dumps(facts, indent=2))
@@ -196,6 +191,24 @@ def judge(entry: Entry | None, upcoming: NextEpoch, *, job: str, where: str) -> 
     else:
         says = f"the checkpoint's next epoch is {epoch.number}: it will be written"
     return Fit(is_fit=True, says=says)
+
+
+def refuse_useless(entry: Entry, upcoming: NextEpoch, *, job: str, root: str) -> str:
+    """What the next run does once the ledger says this; Refused where it could only stop."""
+    where = f"checkpoint {root}"
+    fit = judge(entry, upcoming, job=job, where=where)
+    if fit.is_fit:
+        return fit.says
+    number = upcoming.epoch.number
+    choices = [f"--epoch {number - 1 if number else 'none'} (epoch {number} is not out, and will be written)"]
+    if upcoming.is_planned:
+        choices.append(f"--epoch {number} (epoch {number} is out, and will not be written again)")
+    raise Refused(
+        f"this checkpoint goes on with epoch {number}, so a run of it would stop at a ledger with {short(entry)}",
+        where=where,
+        fix=f"{', or '.join(choices)}; or name the checkpoint that the job is to go on with; --new-life of `lockgate"
+        " run` begins again from the start",
+    )
 
 
 @dataclass(frozen=True)
@@ -263,7 +276,9 @@ def entry_for(checkpoint: Checkpoint, epoch: int | None, *, now: datetime, run: 
     planned = checkpoint.epochs("offsets")
     if epoch is not None and query is None:
         raise Refused(
-            "there is no checkpoint", where=f"checkpoint {checkpoint.root}", fix="name the place of the job's checkpoint"
+            "there is no checkpoint",
+            where=f"checkpoint {checkpoint.root}",
+            fix="name the place of the job's checkpoint",
         )
     digest = None if epoch is None else checkpoint.digest(epoch)
     if epoch is not None and digest is None:
@@ -308,7 +323,7 @@ def replace_entry(ledger: LedgerTopic, transactions: Transactions, seen: Entry |
         except InvariantBroken:
             current = None  # it could not be read before either, and this is the cure
         if current == entry:
-            return  # the end of the last try was unknown, and it is in
+            break  # the end of the last try was unknown, and it is in
         if current != seen:
             raise Failed(
                 f"the ledger has moved since it was looked at, to {short(current)}; nothing was written",

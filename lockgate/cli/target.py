@@ -1,7 +1,7 @@
 """The job that a command is about: named by its file, which says how to reach its Kafka, or by its name alone.
 
-    eo.py                        name, servers, client settings and topics out of the file; -p fills its parameters
-    eo --servers host:9092       the name, as the messages of a run have it; --client NAME=VALUE for TLS and logins
+eo.py                        name, servers, client settings and topics out of the file; -p fills its parameters
+eo --servers host:9092       the name, as the messages of a run have it; --client NAME=VALUE for TLS and logins
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def settings_without_job(arguments: argparse.Namespace) -> ClientSettings:
     from lockgate.kafka.settings import read_settings
 
     if not arguments.servers:
-        raise Refused("it is not said which Kafka", where="command line", fix="name a job's file, or --servers HOST:PORT")
+        raise Refused(
+            "it is not said which Kafka", where="command line", fix="name a job's file, or --servers HOST:PORT"
+        )
     if arguments.parameters:
         raise Refused(
             "-p is for the parameters of a job's file, and no file is named", where="command line", fix="name the file"
@@ -107,25 +109,29 @@ def settings_without_job(arguments: argparse.Namespace) -> ClientSettings:
 
 
 def _from_name(arguments: argparse.Namespace) -> Target:
-    from lockgate.dataflow.job import Job
-    from lockgate.guarantees import Guarantee
+    from lockgate.dataflow.job import is_job_name
     from lockgate.runtime.run import default_checkpoint
 
-    # A job without outputs: its name is checked, and it knows where its checkpoint would be.
-    job = Job(arguments.job, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    name = str(arguments.job)
+    if not is_job_name(name):
+        raise Refused(
+            f"there is no job file {name!r}, and no job can be named so",
+            where="command line",
+            fix="name the job's file, or its name together with --servers HOST:PORT",
+        )
     if not arguments.servers:
         raise Refused(
-            f"it is not said where the Kafka of job {job.name!r} is",
+            f"it is not said where the Kafka of job {name!r} is",
             where="command line",
-            fix=f"name the job's file instead of {job.name!r}, or add --servers HOST:PORT",
+            fix=f"name the job's file instead of {name!r}, or add --servers HOST:PORT",
         )
     return Target(
-        job=job.name,
+        job=name,
         settings=settings_without_job(arguments),
         topics=(),
         others=(),
-        place=_place(arguments) or str(default_checkpoint(job)),
-        where=f"job {job.name!r}",
+        place=_place(arguments) or str(default_checkpoint(name)),
+        where=f"job {name!r}",
     )
 
 
@@ -161,7 +167,7 @@ def _from_file(arguments: argparse.Namespace) -> Target:
         settings=read_settings(arguments.servers or sinks[0].servers, client, where=where),
         topics=tuple(sink.topic for sink in sinks if sink.topic is not None),
         others=tuple(others),
-        place=_place(arguments) or str(default_checkpoint(job)),
+        place=_place(arguments) or str(default_checkpoint(job.name)),
         where=where,
     )
 

@@ -162,7 +162,7 @@ class Door:
             answer_challenge(connection, self._secret)
             while not self._is_closed:
                 connection.send_bytes(json.dumps(self._answer(json.loads(connection.recv_bytes(1 << 24)))).encode())
-        except (OSError, EOFError, AuthenticationError, ValueError, KeyError, TypeError):
+        except (OSError, EOFError, AuthenticationError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             pass  # gone, or not one of ours
         finally:
             self._connections.discard(connection)

@@ -91,8 +91,8 @@ def check_claim(entry: Entry | None, epoch: Epoch, *, is_adopting: bool, where: 
             f"The checkpoint of job {job!r} is at epoch {epoch.number}, but its ledger is empty or gone",
             where=where,
             fix=f"if epochs up to {epoch.number - 1} are known to be out: lockgate ledger set {job} --epoch "
-            f"{epoch.number - 1} --checkpoint PLACE; if this checkpoint ran on Spark's own sink: adopt=True;"
-            f" to begin again, doubling what is out: --new-life",
+            f"{epoch.number - 1} --checkpoint PLACE --servers HOST:PORT; if this checkpoint ran on Spark's own sink:"
+            " adopt=True; to begin again, doubling what is out: --new-life",
         )
     if entry.epoch is None:
         if epoch.number == 0 or is_adopting:
@@ -162,8 +162,9 @@ def _check_place(entry: Entry, epoch: Epoch, *, where: str, job: str) -> None:
 def _cure(job: str, epoch: Epoch) -> str:
     before = "none" if epoch.number == 0 else str(epoch.number - 1)
     return (
-        f"`lockgate ledger show {job}` says what is out; `lockgate ledger set {job} --epoch {before} --checkpoint"
-        f" PLACE` goes on from the checkpoint, and says first what may be doubled or lost; --new-life begins again"
+        f"`lockgate ledger show {job} --servers HOST:PORT` says what is out;"
+        f" `lockgate ledger set {job} --epoch {before} --checkpoint PLACE --servers HOST:PORT` goes on from the"
+        " checkpoint, and says first what may be doubled or lost; --new-life begins again"
     )
 
 
@@ -241,7 +242,7 @@ def too_long(job: str, epoch: int, seconds: float, first: LockgateError | None, 
         f"Epoch {epoch} of job {job!r} takes longer than the transaction may ({seconds:.0f} s), twice"
         + (f"; first: {first.what}" if first is not None else ""),
         where=where,
-        fix=f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted, then run with a smaller"
-        " --rows-per-epoch; or give it longer: client={'transaction.timeout.ms': ...}, up to the broker's"
-        " transaction.max.timeout.ms",
+        fix=f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT,"
+        " then run with a smaller --rows-per-epoch; or give it longer: client={'transaction.timeout.ms': ...}, up to"
+        " the broker's transaction.max.timeout.ms",
     )

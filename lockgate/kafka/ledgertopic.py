@@ -10,8 +10,10 @@ behind it: below that, a transaction which is already decided may not have its e
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.errors import BadMachine, EpochFailed, LedgerMismatch
@@ -52,6 +54,7 @@ class LedgerTopic:
         self._job = job
         self._position = 0
         self._entry: Entry | None = None
+        self.stopping = threading.Event()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -138,7 +141,18 @@ class LedgerTopic:
             position = after
 
     def _peek_at(self, position: int) -> Fetched:
-        return asked(lambda: self.connection.fetch(self.place, position, leader=self._leader()), self.where)
+        def look() -> Fetched:
+            try:
+                fetched = self.connection.fetch(self.place, position, leader=self._leader())
+                if fetched.code in (Code.NONE, _OFFSET_OUT_OF_RANGE):
+                    return fetched
+                raise Unanswered(name_of(fetched.code))
+            except Unanswered:
+                # Another broker may lead now: an answer of the old one must not pass for an empty ledger.
+                self.connection.shapes([self.name], is_fresh=True)
+                raise
+
+        return asked(look, self.where)
 
     def write(self, entry: Entry, producer: Producer) -> None:
         """Write an entry in the transaction, whose part the ledger's partition already is."""
@@ -162,7 +176,7 @@ class LedgerTopic:
         )
         deadline = time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
         told = ""
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.stopping.is_set():
             try:
                 request = self.connection.produce_request(transactional_id(self._job), self.place, batch)
                 answer = self.connection.ask(request, node=self._leader())
@@ -177,7 +191,8 @@ class LedgerTopic:
                         f"the marker was refused: {name_of(code)}", where=self.where, fix="the ledger is asked"
                     )
                 told = name_of(code)
-            self.connection.shapes([self.name], is_fresh=True)
+            with suppress(Unanswered):
+                self.connection.shapes([self.name], is_fresh=True)
             time.sleep(0.05)
         raise EpochFailed(f"the marker cannot be written: {told}", where=self.where, fix="look at the brokers")
 
@@ -218,13 +233,13 @@ class LedgerTopic:
             raise LedgerMismatch(
                 f"The ledger topic of job {self._job!r} is gone",
                 where=self.where,
-                fix=f"somebody deleted it; `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` makes it anew"
-                " and says first what may be doubled or lost",
+                fix=f"somebody deleted it; `lockgate ledger set {self._job} --epoch N --checkpoint PLACE --servers"
+                " HOST:PORT` makes it anew and says first what may be doubled or lost",
             )
         return shape.leaders[0]
 
     def _wait(self, deadline: float, pause_seconds: float, told: str) -> None:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or self.stopping.is_set():
             raise EpochFailed(
                 f"the ledger cannot be read: {told}",
                 where=self.where,

@@ -9,6 +9,7 @@ Each transaction has a producer epoch of its own, so a delayed end of an older o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping
 
@@ -38,6 +39,7 @@ class Transactions:
         self.id = transactional_id
         self.timeout_ms = timeout_ms
         self.where = where
+        self.stopping = threading.Event()  # set by who wants the run to end: what takes long is given up
 
     def begin(self) -> Producer:
         """Fence older writers and get a fresh (producer id, epoch)."""
@@ -49,7 +51,7 @@ class Transactions:
         try:
             # A fenced answer comes when two begin at the same moment; the next one counts.
             retriable = RETRIABLE | {Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}
-            (code,), producer = patiently(ask, retriable=retriable, deadline=self._deadline())
+            (code,), producer = patiently(ask, retriable=retriable, deadline=self._deadline(), stopping=self.stopping)
         except Unanswered as error:
             raise self._silent("begin", error) from None
         if code == Code.INVALID_TRANSACTION_TIMEOUT:
@@ -98,7 +100,7 @@ class Transactions:
             return (self.connection.end_transaction(self.id, producer, is_commit=is_commit),), None
 
         try:
-            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=self._deadline())
+            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=self._deadline(), stopping=self.stopping)
         except Unanswered as error:
             raise EndUnknown(
                 f"no answer to the end of the transaction: {error}",
@@ -112,7 +114,7 @@ class Transactions:
     def wait_until_complete(self) -> None:
         """Wait until readers see the end: the coordinator writes it to every partition after it has answered."""
         deadline, pause = self._deadline(), 0.001
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.stopping.is_set():
             try:
                 code, view = self.connection.describe_transaction(self.id)
                 if not code and view.state not in _OPEN:

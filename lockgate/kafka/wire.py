@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockgate.errors import BadJob, BadMachine, Refused
+from lockgate.kafka.client import is_refusal
 from lockgate.kafka.codes import MOVED, Code
-from lockgate.kafka.settings import ClientSettings, is_refusal
+from lockgate.kafka.settings import ClientSettings
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
@@ -560,9 +561,10 @@ def patiently(
     *,
     retriable: Collection[int],
     deadline: float,
-    pause_seconds: float = 0.005,
+    stopping: threading.Event | None = None,
 ) -> tuple[Collection[int], Any]:
-    """Ask until the answer is none of the retriable ones; raises Unanswered when the deadline passes first."""
+    """Ask until the answer is none of the retriable ones; raises Unanswered when time is up, or a stop asked for."""
+    pause_seconds = 0.005
     while True:
         told: str
         try:
@@ -572,7 +574,7 @@ def patiently(
             told = f"the broker kept answering {sorted(set(codes) & set(retriable))}"
         except Unanswered as error:
             told = str(error)
-        if time.monotonic() + pause_seconds > deadline:
+        if time.monotonic() + pause_seconds > deadline or (stopping is not None and stopping.is_set()):
             raise Unanswered(told)
         time.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, 0.5)

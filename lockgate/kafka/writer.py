@@ -48,6 +48,12 @@ class _Lane:
     sequence: int = 0
     batches: deque[_Batch] = field(default_factory=deque)
 
+    @property
+    def can_settle(self) -> bool:
+        """Is there anything to do: an answer at the head, or a failure with all answers behind it?"""
+        states = [batch.state for batch in self.batches]
+        return states[:1] == ["done"] or ("failed" in states and "sent" not in states)
+
 
 @dataclass(frozen=True)
 class Written:
@@ -134,7 +140,7 @@ class Writer:
             if is_enough():
                 return
             with self._news:
-                if not any(batch.state in ("done", "failed") for batch in lane.batches):
+                if not lane.can_settle:
                     self._news.wait(timeout=1.0)
 
     def _settle(self, lane: _Lane) -> None:

@@ -98,7 +98,7 @@ class Run:
                 if on_progress is not None:
                     on_progress(news)
             if self._is_stopping.is_set():
-                self._query.stop()
+                self._stop_query()
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -124,12 +124,17 @@ class Run:
     def stop(self) -> None:
         """End the run; the epoch in hand is given up and repeated by the next run."""
         self._is_stopping.set()
-        self._query.stop()
+        self._stop_query()
         self._finish()
 
     def ask_to_stop(self) -> None:
         """Ask for the end from a signal handler or another thread; `wait` carries it out."""
         self._is_stopping.set()
+
+    def _stop_query(self) -> None:
+        if self._writer.kafka is not None:
+            self._writer.kafka.stop()
+        self._query.stop()
 
     def _finish(self) -> None:
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
@@ -197,7 +202,7 @@ def run(
         if not is_exact(output):  # those are looked at by their transactional writer
             output.sink.check(output.where)  # only now: it may make a topic, and a refused job leaves nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
-    place = str(temporary or checkpoint or default_checkpoint(job))
+    place = str(temporary or checkpoint or default_checkpoint(job.name))
     if new_life and is_tracked:
         put_aside(Checkpoint(root=place, spark=spark))
     writer = _epoch_writer(planned, compiled, spark, new_life)
@@ -226,9 +231,9 @@ def run(
     return started
 
 
-def default_checkpoint(job: Job) -> Path:
-    """Where a job keeps its checkpoint unless told otherwise."""
-    return Path(".lockgate").resolve() / "checkpoints" / job.name
+def default_checkpoint(name: str) -> Path:
+    """Where a job of this name keeps its checkpoint unless told otherwise."""
+    return Path(".lockgate").resolve() / "checkpoints" / name
 
 
 def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_life: bool) -> EpochWriter:

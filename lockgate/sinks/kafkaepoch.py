@@ -114,6 +114,11 @@ class KafkaEpochs:
         if is_new_life:
             self._forget()
 
+    def stop(self) -> None:
+        """Give up what takes long: somebody wants the run to end."""
+        self._transactions.stopping.set()
+        self.ledger.stopping.set()
+
     def close(self) -> None:
         """Let no task in any more."""
         self._permits.close()
@@ -216,7 +221,7 @@ class KafkaEpochs:
             return spread, tasks
         hashed = place_hash(self.spark, made.get("key"), made["value"])
         placed = frame.select(*_aliased(made), hashed.alias("hash"))
-        if rows.is_alike and not is_exchanging and only is not None and _tasks_of(frame) == least:
+        if rows.is_alike and not is_exchanging and only is not None and _tasks_of(frame) <= least:
             return placed, None
         writers = self._writers(is_routed)
         partition = F.col("hash") if "partition" not in made else F.coalesce(F.col("partition"), F.col("hash"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.errors import InvariantBroken
 from lockgate.failures import RowFailure
+from lockgate.faultpoints import FaultPoint, arm, armed, reach
 from lockgate.planner.sql import Fold, read_fold
 from lockgate.spark.functions import RowError
 
@@ -67,8 +68,11 @@ def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str
     # Made here, not in the worker: a Row factory is plain data.
     make_row = Row(*columns, *aggregates)
 
+    faults = armed()
+
     class Accumulate(StatefulProcessor):
         def init(self, handle: Any) -> None:
+            arm(faults)
             self.kept = handle.getValueState("accumulators", state)
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -87,6 +91,7 @@ def apply_rolling(frame: DataFrame, keys: Sequence[str], aggregates: Mapping[str
                     shown.append(_result(function, values[place], counts[place]))
                 yield make_row(*row[:width], *shown)
             self.kept.update((*values, *counts))
+            reach(FaultPoint.STATE_UPDATE)
 
         def close(self) -> None:
             pass

@@ -23,6 +23,7 @@ from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import Flow, LogicalGraph, Node
 from lockgate.planner.plan import Plan, plan
+from lockgate.sinks.kafka import KafkaSink
 
 DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 
@@ -494,3 +495,31 @@ def test_a_weaker_part_never_makes_a_stronger_job(drawing: Drawing) -> None:
     for weaker in weakened(drawing):
         after = derived(weaker)
         assert all(after[ends].reached <= path.reached for ends, path in before.items()), weaker
+
+
+def kafka_outputs(*servers: str, guarantee: Guarantee) -> Plan:
+    rows = events()
+    outputs = [
+        rows.to(f"out-{number}", KafkaSink(topic=f"topic-{number}", servers=one)) for number, one in enumerate(servers)
+    ]
+    return plan(Job("job", *outputs, guarantee=guarantee))
+
+
+def test_a_kafka_sink_that_is_declared_less_is_worth_less_and_the_plan_says_why() -> None:
+    found = kafka_outputs("one:9092", guarantee=Guarantee.AT_LEAST_ONCE)
+    assert found.refusal() is None
+    assert found.reached is Guarantee.AT_LEAST_ONCE
+    assert "no more is declared for it" in found.paths[0].caps[0].reason
+
+
+def test_all_kafka_outputs_of_one_cluster_are_decided_together() -> None:
+    same = kafka_outputs("one:9092,two:9092", "two:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert same.refusal() is None
+    assert same.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+
+
+def test_two_kafka_clusters_cannot_decide_together() -> None:
+    refusal = kafka_outputs("one:9092", "two:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE).refusal()
+    assert refusal is not None
+    assert "two clusters cannot decide together" in refusal.what
+    assert "'out-1'" in refusal.where

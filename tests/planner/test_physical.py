@@ -9,6 +9,7 @@ from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, build_logical
 from lockgate.planner.physical import STATE_PARTITIONS, PhysicalGraph, build_physical
+from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.memory import MemorySink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.memory import MemorySource
@@ -183,3 +184,54 @@ def test_an_exchange_that_would_keep_the_rows_of_a_key_apart_is_refused(imposed:
 def test_an_exchange_that_does_no_harm_before_state_is_taken(imposed: exchange.Exchange) -> None:
     graph = physical(orders().exchange(imposed).key_by("ip").rolling(n="count(*)"))
     assert edges(graph)["exchange", "rolling"] == ("by key (ip)", "planner")
+
+
+def written(
+    rows: Stream,
+    *,
+    key: str | None = "card",
+    partition: str | None = None,
+    guarantee: Guarantee = Guarantee.END_TO_END_EXACTLY_ONCE,
+) -> tuple[str, str]:
+    """The exchange into a Kafka sink, and its reason."""
+    sink = KafkaSink(topic="out", servers="host:9092", key=key, partition=partition)
+    graph = build_physical(build_logical(Job("orders", rows.to("out", sink), guarantee=guarantee)))
+    (edge,) = [edge for edge in graph.edges if edge.target == "out"]
+    return str(edge.exchange), edge.reason
+
+
+def from_kafka(key: str | None = None) -> Stream:
+    return stream("in", KafkaSource(topic="in", servers="host:9092", value="card2 STRING, n INT", key=key)).select(
+        "n", "card2", *(["card"] if key else []), "_partition"
+    )
+
+
+def test_a_partition_of_a_transactional_sink_has_one_writer() -> None:
+    assert written(from_kafka(), key="card2") == ("by key (card2)", "each partition of the topic has one writer")
+    assert written(from_kafka(), key="card2", guarantee=Guarantee.AT_LEAST_ONCE)[0] == "forward"
+    assert written(from_kafka(), key=None)[0] == "forward"
+
+
+ALIKE = from_kafka("card STRING")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (ALIKE, "forward"),
+        (from_kafka("card STRING").where("n > 1").select("card", "n"), "forward"),
+        (from_kafka("card STRING").select("n", card="upper(card)"), "by key (card)"),
+        (from_kafka("card STRING").map(lambda row: row.asDict(), "card STRING, n INT"), "by key (card)"),
+        (from_kafka("card STRING").exchange(exchange.random()), "by key (card)"),
+        (ALIKE.merge(ALIKE), "by key (card)"),
+        (from_kafka("card STRING, other INT"), "by key (card)"),
+    ],
+    ids=["as read", "filtered", "changed", "through a function", "dealt out", "merged", "key of two columns"],
+)
+def test_rows_that_are_partitioned_alike_stay_where_they_are(rows: Stream, expected: str) -> None:
+    assert written(rows)[0] == expected
+
+
+def test_rows_that_keep_their_partition_stay_where_they_are() -> None:
+    assert written(from_kafka(), key="card2", partition="_partition")[0] == "forward"
+    assert written(from_kafka(), key="card2", partition="n")[0] == "by key (n)"

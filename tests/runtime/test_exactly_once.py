@@ -254,7 +254,7 @@ def test_an_older_copy_of_the_checkpoint_stops_with_the_command_that_mends_it(be
     bench.send(range(1500, 1600))
     with pytest.raises(LedgerMismatch, match="do not fit") as failure:
         bench.run()
-    assert f"lockgate ledger set {bench.name} --epoch 2 --checkpoint PLACE" in failure.value.fix
+    assert f"lockgate ledger set {bench.name} --epoch 2" in failure.value.fix
     assert bench.ids() == once(range(1500))
 
 
@@ -349,7 +349,7 @@ def test_an_epoch_that_outlives_its_transaction_twice_stops_and_names_the_cure(b
 def test_an_unknown_answer_to_the_end_is_read_from_the_ledger(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_lost_before: bool
 ) -> None:
-    """The request really goes to the broker or really does not; only its answer is lost, and all repetitions with it."""
+    """The request really goes to the broker, or really does not; its answer is lost, and those to repetitions too."""
     end, begin = Connection.end_transaction, Connection.init_producer
     ends = {"committed": 0, "is_cut": False}
 

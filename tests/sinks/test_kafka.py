@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,21 @@ from lockgate.kafka.topics import create_topics, existing_topics
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
+Write = Callable[..., None]
 ROWS = [(f"name-{n}", n, -n, AT, None if n % 2 else 0.5) for n in range(40)]
 SCHEMA = "name STRING, n INT, big BIGINT, at TIMESTAMP, share DOUBLE"
 
 
-def write(sink: KafkaSink, tmp_path: Path, rows: list[Any] = ROWS, schema: str = SCHEMA) -> None:
-    source = stream("rows", MemorySource(rows, value=schema))
-    job = Job("writer", source.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+@pytest.fixture(params=[Guarantee.AT_LEAST_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE], ids=["plain", "transactional"])
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
+    """Write rows, once by Spark's own writer and once by ours: readers cannot tell one from the other."""
+
+    def write_rows(sink: KafkaSink, rows: list[Any] = ROWS, schema: str = SCHEMA) -> None:
+        source, name = stream("rows", MemorySource(rows, value=schema)), f"writer-{uuid4().hex[:8]}"
+        job = Job(name, source.to("out", sink), guarantee=request.param)
+        run(job, until_caught_up=True, checkpoint=str(tmp_path / name), log_file=tmp_path / "spark.log")
+
+    return write_rows
 
 
 def read(kafka: str, topic: str, count: int) -> list[Any]:
@@ -63,43 +71,41 @@ def topic(kafka: str) -> str:
     ids=["string", "int", "bigint", "several"],
 )
 def test_key_bytes_and_partitions_agree_with_javas(
-    key: Any, expected: Any, kafka: str, topic: str, tmp_path: Path
+    key: Any, expected: Any, kafka: str, topic: str, write: Write
 ) -> None:
-    write(KafkaSink(topic=topic, servers=kafka, key=key), tmp_path)
+    write(KafkaSink(topic=topic, servers=kafka, key=key))
     records = read(kafka, topic, len(ROWS))
     assert sorted(record.key for record in records) == sorted(map(expected, ROWS))
     for record in records:
         assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 5
 
 
-def test_a_value_is_json_of_all_columns_with_nulls_and_times_in_utc(kafka: str, topic: str, tmp_path: Path) -> None:
-    write(KafkaSink(topic=topic, servers=kafka, key="name"), tmp_path, rows=ROWS[:2])
+def test_a_value_is_json_of_all_columns_with_nulls_and_times_in_utc(kafka: str, topic: str, write: Write) -> None:
+    write(KafkaSink(topic=topic, servers=kafka, key="name"), rows=ROWS[:2])
     values = sorted(record.value for record in read(kafka, topic, 2))
     assert values[1] == b'{"name":"name-1","n":1,"big":-1,"at":"2026-01-01T12:30:00.123456Z","share":null}'
 
 
-def test_rows_are_routed_placed_and_deleted_by_column(kafka: str, tmp_path: Path) -> None:
+def test_rows_are_routed_placed_and_deleted_by_column(kafka: str, write: Write) -> None:
     topics = [f"route-{uuid4().hex[:8]}" for _ in range(2)]
     create_topics(kafka, topics, partitions=3, where="test")
     rows = [("a", topics[0], 2, "keep"), ("b", topics[1], 1, "drop")]
     sink = KafkaSink(servers=kafka, route="topic", partition="place", key="id", deleted="word = 'drop'")
-    write(sink, tmp_path, rows=rows, schema="id STRING, topic STRING, place INT, word STRING")
+    write(sink, rows=rows, schema="id STRING, topic STRING, place INT, word STRING")
     (first,), (second,) = read(kafka, topics[0], 1), read(kafka, topics[1], 1)
     assert (first.partition, first.key, json.loads(first.value)["word"]) == (2, b"a", "keep")
     assert (second.partition, second.key, second.value) == (1, b"b", None)
 
 
-def test_text_and_csv_are_written_as_they_are(kafka: str, topic: str, tmp_path: Path) -> None:
+def test_text_and_csv_are_written_as_they_are(kafka: str, topic: str, write: Write) -> None:
     other = f"csv-{uuid4().hex[:8]}"
     write(
         KafkaSink(topic=topic, servers=kafka, key="id", format="text"),
-        tmp_path / "a",
         rows=[("x", "grüße")],
         schema="id STRING, line STRING",
     )
     write(
         KafkaSink(topic=other, servers=kafka, format="csv"),
-        tmp_path / "b",
         rows=[("x, y", 5)],
         schema="id STRING, n INT",
     )
@@ -109,8 +115,22 @@ def test_text_and_csv_are_written_as_they_are(kafka: str, topic: str, tmp_path: 
     assert other in existing_topics(kafka, where="test")
 
 
-def test_a_key_without_agreed_bytes_is_refused_before_anything_is_written(
-    kafka: str, topic: str, tmp_path: Path
-) -> None:
+def test_a_key_without_agreed_bytes_is_refused_before_anything_is_written(kafka: str, topic: str, write: Write) -> None:
     with pytest.raises(BadJob, match="column 'share' of type double cannot be a key"):
-        write(KafkaSink(topic=topic, servers=kafka, key="share"), tmp_path)
+        write(KafkaSink(topic=topic, servers=kafka, key="share"))
+
+
+def test_headers_and_times_of_a_record_come_from_columns(kafka: str, topic: str, tmp_path: Path) -> None:
+    sink = KafkaSink(topic=topic, servers=kafka, key="name", headers="notes", timestamp="at", client=LZ4)
+    rows = stream("rows", MemorySource(ROWS[:3], value=SCHEMA)).select(
+        "name", "at", notes="array(named_struct('key', 'n', 'value', cast(string(n) AS BINARY)))"
+    )
+    job = Job(f"writer-{uuid4().hex[:8]}", rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    records = sorted(read(kafka, topic, 3), key=lambda record: record.key)
+    assert [record.headers for record in records] == [[("n", b"%d" % number)] for number in range(3)]
+    assert {record.timestamp for record in records} == {int(AT.timestamp() * 1000)}
+    assert records[0].value == b'{"name":"name-0"}'
+
+
+LZ4 = {"compression.type": "lz4"}

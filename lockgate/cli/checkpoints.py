@@ -1,0 +1,193 @@
+"""The commands about a job's checkpoints: rollback.
+
+`rollback --uncommitted` gives up an epoch that Spark has planned and nobody has committed, so that the next run plans
+it anew, smaller: the cure for an epoch that outlives its transaction. It is safe only while nothing of it is out, and
+while nobody is about to let it out:
+
+    1  look      the checkpoint: offsets/N without commits/N; the ledger: N-1; no transaction of the job is open
+    2  fence     older writers can commit nothing any more, and the ledger is read once more
+    3  claim     the ledger's value unchanged, with another run id: a driver that is alive stops at its next look
+    4  remove    the state that the epoch left behind, then offsets/N
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from lockgate.cli.ledger import count_records, describe_ranges, gone, open_transactions, replace_entry, short
+from lockgate.cli.target import Target, find_target, offer_target
+from lockgate.cli.transactions import look
+from lockgate.errors import Failed, LedgerMismatch, Refused
+
+if TYPE_CHECKING:
+    from lockgate.commit.ledger import Entry
+    from lockgate.commit.protocol import Epoch
+    from lockgate.kafka.ledgertopic import LedgerTopic
+    from lockgate.kafka.transaction import Transactions
+    from lockgate.runtime.checkpoints import Checkpoint
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands of this group."""
+    group = subparsers.add_parser(
+        "checkpoints",
+        help="the life cycle of a job's checkpoints",
+        description="A job's checkpoint: where its sources and its state stand.",
+    )
+    commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    rollback = commands.add_parser(
+        "rollback",
+        help="let an epoch that is not out be planned anew",
+        description="Give up the epoch that is planned and not committed, so that the next run plans it anew, with "
+        "another --rows-per-epoch. Nothing is lost or doubled: it is refused unless the ledger shows that nothing of "
+        "it is out. Says first what would be removed, and does it only with --yes.",
+    )
+    offer_target(rollback)
+    rollback.add_argument(
+        "--uncommitted", action="store_true", required=True, help="the epoch that is planned and not committed"
+    )
+    rollback.add_argument("--yes", action="store_true", help="do it; without this it is only said what would happen")
+    rollback.add_argument("--json", action="store_true", help="print facts for programs")
+    rollback.set_defaults(run=run_rollback)
+
+
+def run_rollback(arguments: argparse.Namespace) -> int:
+    """Say what would be removed; remove it where that is wanted."""
+    from lockgate.kafka.ledgertopic import LedgerTopic
+    from lockgate.runtime.checkpoints import source_ranges, uncommitted_files
+
+    target = find_target(arguments)
+    checkpoint = target.checkpoint
+    epoch = uncommitted_epoch(checkpoint)
+    files = uncommitted_files(checkpoint, epoch.number)
+    ranges = source_ranges(checkpoint, epoch.number, epoch.number)
+    with target.connected() as connection:
+        ledger = LedgerTopic(connection, target.job, where=target.where)
+        if not ledger.exists:
+            told = gone(ledger, target.job)
+            raise Refused(f"{told.what}, so nobody can tell whether epoch {epoch.number} is out", told.where, told.fix)
+        transactions = open_transactions(connection, target.job, target.where)
+        found = look(connection, transactions.id, target.where)
+        if found is not None and found.is_open:
+            raise Refused(
+                f"a driver of job {target.job!r} seems to run: its transaction is open ({found.view.state})",
+                where=ledger.where,
+                fix=f"stop the driver; if it is dead, wait for the time-out, or: lockgate transactions abort"
+                f" {target.job} --servers {target.settings.servers} --yes",
+            )
+        entry = ledger.peek()
+        refuse_unsafe(entry, epoch, job=target.job, where=ledger.where)
+        if not arguments.json:
+            print(f"checkpoint  {target.place}")
+            print(f"ledger      {short(entry)}")
+            print(f"epoch       {epoch.number} is planned, not committed and not out")
+            for line in describe_ranges(ranges):
+                print(f"  {line}")
+            print("to be removed, so that the next run plans it anew:")
+            for name in files:
+                print(f"  {name}")
+            for line in warnings(target, has_kafka=bool(ranges)):
+                print(line)
+        if arguments.yes:
+            files = _roll_back(target, epoch, entry, ledger, transactions)
+    if arguments.json:
+        facts = {
+            "job": target.job,
+            "checkpoint": target.place,
+            "epoch": epoch.number,
+            "ledger": None if entry is None else entry.as_facts(),
+            "source_offsets": [asdict(one) for one in ranges],
+            "records_at_most": count_records(ranges) if ranges else None,
+            "files": list(files),
+            "warnings": warnings(target, has_kafka=bool(ranges)),
+            "removed": arguments.yes,
+        }
+        print(json.dumps(facts, indent=2))
+    elif arguments.yes:
+        print("removed; run the job again with a smaller --rows-per-epoch")
+    else:
+        print("nothing was removed; add --yes")
+    return 0
+
+
+def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
+    """The epoch that is planned and not committed; Refused where there is none."""
+    from lockgate.runtime.checkpoints import next_epoch
+
+    where = f"checkpoint {checkpoint.root}"
+    if checkpoint.local is None:
+        raise Refused(
+            f"{checkpoint.root} does not lie on this machine's disk",
+            where=where,
+            fix="copy it to a local directory, roll that back with --checkpoint, and copy it back",
+        )
+    upcoming = next_epoch(checkpoint)
+    if upcoming is None:
+        raise Refused("there is no checkpoint", where=where, fix="name its place: --checkpoint PLACE")
+    if not upcoming.is_planned:
+        number = upcoming.epoch.number
+        done = "no epoch is planned yet" if number == 0 else f"epoch {number - 1}, the last one planned, is committed"
+        raise Refused(
+            f"nothing is uncommitted: {done}", where=where, fix="just run the job; there is nothing to roll back"
+        )
+    return upcoming.epoch
+
+
+def refuse_unsafe(entry: Entry | None, epoch: Epoch, *, job: str, where: str) -> None:
+    """Refuse to give up an epoch of which the ledger does not show that nothing is out."""
+    from lockgate.commit import protocol
+
+    try:
+        protocol.check_claim(entry, epoch, is_adopting=False, where=where, job=job)
+    except LedgerMismatch as mismatch:
+        raise Refused(mismatch.what, where=mismatch.where, fix=mismatch.fix) from None
+    if entry is not None and entry.epoch == epoch.number:
+        raise Refused(
+            f"epoch {epoch.number} of job {job!r} is out; only Spark has not logged it yet",
+            where=where,
+            fix="just run the job: the epoch is computed for its state, and not written again",
+        )
+
+
+def warnings(target: Target, *, has_kafka: bool) -> list[str]:
+    """What a person should know before."""
+    lines = []
+    if target.others:
+        names = ", ".join(target.others)
+        lines.append(f"Outputs that are declared less ({names}) may have rows of this epoch, and get them again.")
+    if not has_kafka:
+        lines.append("No source is Kafka: a source of files remembers which files it has planned, and plans the same.")
+    lines.append("A driver that is alive stops at its next look at the ledger, because the run id changes.")
+    return lines
+
+
+def _roll_back(
+    target: Target,
+    epoch: Epoch,
+    entry: Entry | None,
+    ledger: LedgerTopic,
+    transactions: Transactions,
+) -> tuple[str, ...]:
+    """Steps 2 to 4; the files that were removed."""
+    from lockgate.commit import protocol
+    from lockgate.runtime.checkpoints import uncommitted_files
+
+    run = f"rollback-{secrets.token_hex(4)}"
+    claim = protocol.claim(entry, epoch, run=run, now=datetime.now(timezone.utc), is_adopting=False)
+    replace_entry(ledger, transactions, entry, claim)
+    if uncommitted_epoch(target.checkpoint) != epoch:
+        raise Failed(
+            f"epoch {epoch.number} was planned anew, or another one was, while it was looked at; nothing was removed",
+            where=f"checkpoint {target.place}",
+            fix="a driver of this job runs: stop it, then look again",
+        )
+    files = uncommitted_files(target.checkpoint, epoch.number)
+    for name in files:
+        target.checkpoint.remove(name)
+    return files

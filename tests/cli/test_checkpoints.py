@@ -1,0 +1,231 @@
+"""`lockgate checkpoints rollback`: an epoch that outlived its driver is planned anew, smaller, and comes out once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from lockgate.cli import main as cli
+from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch
+from lockgate.commit.ledger import Entry
+from lockgate.commit.protocol import Epoch
+from lockgate.errors import Refused
+from lockgate.faultpoints import Fault, as_environment
+from lockgate.kafka.topics import create_topics
+from lockgate.runtime.checkpoints import Checkpoint, uncommitted_files
+
+EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
+
+
+def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
+    at = datetime(2026, 1, 31, tzinfo=timezone.utc).isoformat()
+    return Entry(run="r", query=query, epoch=epoch, digest=digest, at=at)
+
+
+def test_an_epoch_is_given_up_only_where_the_ledger_shows_that_it_is_not_out() -> None:
+    refuse_unsafe(entry(2, "of-2"), EPOCH, job="j", where="w")
+    first = Epoch(number=0, digest="of-0", previous_digest=None, query="q")
+    refuse_unsafe(entry(None, None), first, job="j", where="w")
+    refuse_unsafe(None, first, job="j", where="w")
+
+
+@pytest.mark.parametrize(
+    ("ledger", "told"),
+    [
+        (entry(3, "of-3"), "epoch 3 of job 'j' is out"),
+        (entry(3, "another"), "do not fit"),
+        (entry(2, "another"), "other offsets"),
+        (entry(1, "of-1"), "the ledger is at epoch 1, the checkpoint already at 3"),
+        (entry(4, "of-4"), "the ledger is at epoch 4"),
+        (entry(2, "of-2", query="another"), "another checkpoint"),
+        (entry(None, None), "nothing is out"),
+        (None, "empty or gone"),
+    ],
+)
+def test_anything_else_is_refused(ledger: Entry | None, told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        refuse_unsafe(ledger, EPOCH, job="j", where="w")
+
+
+def make_checkpoint(root: Path, planned: int, committed: int) -> Checkpoint:
+    for folder in ("offsets", "commits"):
+        (root / folder).mkdir(parents=True)
+    (root / "metadata").write_text('{"id":"q"}')
+    for log, count in (("offsets", planned), ("commits", committed)):
+        for epoch in range(count):
+            (root / log / str(epoch)).write_text("v1\n{}\n")
+            (root / log / f".{epoch}.crc").write_text("crc")
+    return Checkpoint(root=str(root))
+
+
+def test_only_an_epoch_that_is_planned_and_not_committed_is_found(tmp_path: Path) -> None:
+    assert uncommitted_epoch(make_checkpoint(tmp_path / "a", planned=3, committed=2)).number == 2
+    assert uncommitted_epoch(make_checkpoint(tmp_path / "b", planned=1, committed=0)).number == 0
+    with pytest.raises(Refused, match="epoch 2, the last one planned, is committed"):
+        uncommitted_epoch(make_checkpoint(tmp_path / "c", planned=3, committed=3))
+    with pytest.raises(Refused, match="no epoch is planned yet"):
+        uncommitted_epoch(make_checkpoint(tmp_path / "d", planned=0, committed=0))
+    with pytest.raises(Refused, match="there is no checkpoint"):
+        uncommitted_epoch(Checkpoint(root=str(tmp_path / "absent")))
+    with pytest.raises(Refused, match="this machine's disk"):
+        uncommitted_epoch(Checkpoint(root="hdfs://host/checkpoint"))
+
+
+def test_the_state_that_the_epoch_left_behind_goes_before_its_offsets(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, planned=3, committed=2)
+    store = tmp_path / "state" / "0" / "1"
+    (store / "SSTs").mkdir(parents=True)
+    kept = ["2.zip", "2.changelog", "13.zip", "3.sst", "SSTs/3.sst", "3", "_metadata"]
+    gone = ["3.zip", "3.changelog", "3.delta", "3.snapshot", "3_d41d8cd9-8f00.zip", "3_d41d8cd9-8f00.changelog"]
+    for name in (*kept, *gone, ".3.zip.crc"):
+        (store / name).write_text("x")
+    files = uncommitted_files(checkpoint, 2)
+    assert files[-1] == "offsets/2"
+    assert {*files[:-1]} == {f"state/0/1/{name}" for name in gone}
+    for name in files:
+        checkpoint.remove(name)
+    assert not (store / ".3.zip.crc").exists()
+    assert not (tmp_path / "offsets" / ".2.crc").exists()
+    assert all((store / name).exists() for name in kept)
+    assert checkpoint.epochs("offsets") == [0, 1]
+    assert checkpoint.epochs("commits") == [0, 1]
+
+
+def test_rollback_says_what_is_to_be_rolled_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["checkpoints", "rollback", "j"])
+    assert end.value.code == 2
+    assert "--uncommitted" in capsys.readouterr().err
+
+
+JOB = """
+    from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+
+    def job(servers: str, name: str) -> Job:
+        payments = stream("payments", KafkaSource(topic=f"{name}-in", servers=servers, value="id INT, card STRING"))
+        totals = payments.key_by("card").rolling(name="count", payments="count(*)")
+        return Job(name, totals.to("totals", KafkaSink(topic=f"{name}-out", servers=servers, key="card")),
+                   guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+"""
+ROWS, CARDS = 1000, 10
+
+
+@dataclass(frozen=True)
+class Site:
+    """A job with state, whose driver died in its second epoch."""
+
+    servers: str
+    name: str
+    directory: Path
+
+    @property
+    def target(self) -> list[str]:
+        return ["totals.py", "-p", f"servers={self.servers}", "-p", f"name={self.name}"]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / ".lockgate" / "checkpoints" / self.name
+
+    def run(self, *options: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lockgate.cli.main", "run", *self.target, "--until-caught-up", *options],
+            cwd=self.directory,
+            env={**os.environ, **(as_environment(faults) if faults else {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def site(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    site = Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path_factory.mktemp("rollback"))
+    (site.directory / "totals.py").write_text(textwrap.dedent(JOB))
+    create_topics(kafka, [f"{site.name}-in", f"{site.name}-out"], partitions=2, where="test")
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    for number in range(ROWS):
+        value = json.dumps({"id": number, "card": f"c{number % CARDS}"}).encode()
+        producer.send(f"{site.name}-in", value, partition=number % CARDS % 2)
+    producer.flush()
+    producer.close()
+    # All rows of epoch 1 are written and its state is stored, but nobody decides.
+    ended = site.run("--rows-per-epoch", "600", faults=(Fault(point="VOTES", action="kill", hit=2),))
+    assert ended.returncode == -signal.SIGKILL, ended.stdout
+    return site
+
+
+def read_counts(site: Site) -> dict[str, list[int]]:
+    """What a read_committed reader sees: the counts of each card in their order."""
+    consumer = KafkaConsumer(bootstrap_servers=site.servers, isolation_level="read_committed", enable_auto_commit=False)
+    places = [TopicPartition(f"{site.name}-out", number) for number in range(2)]
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(places)
+    found: dict[str, list[int]] = {}
+    while any(consumer.position(place) < ends[place] for place in places):
+        for records in consumer.poll(timeout_ms=1000).values():
+            for record in records:
+                row = json.loads(record.value)
+                found.setdefault(row["card"], []).append(row["payments"])
+    consumer.close()
+    return found
+
+
+@pytest.mark.system
+def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(site.directory)
+    checkpoint = Checkpoint(root=str(site.checkpoint))
+    assert (checkpoint.epochs("offsets"), checkpoint.epochs("commits")) == ([0, 1], [0])
+    rollback = ["checkpoints", "rollback", *site.target, "--uncommitted"]
+
+    # The dead driver's transaction is still open: it may be alive.
+    assert cli.main([*rollback, "--yes"]) == 2
+    refused = capsys.readouterr().err
+    assert "seems to run: its transaction is open (Ongoing)" in refused
+    assert f"lockgate transactions abort {site.name}" in refused
+    assert cli.main(["transactions", "abort", *site.target, "--yes"]) == 0
+    assert f"{site.name}-out-0" in capsys.readouterr().out
+
+    assert cli.main(rollback) == 0
+    told = capsys.readouterr().out
+    assert "epoch       1 is planned, not committed and not out" in told
+    assert "400 offsets in all" in told
+    assert "offsets/1" in told
+    assert told.endswith("nothing was removed; add --yes\n")
+    assert checkpoint.epochs("offsets") == [0, 1]
+
+    assert cli.main(["ledger", "show", *site.target, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert (before["entry"]["epoch"], before["next_epoch"], before["fits"]) == (0, 1, True)
+
+    assert cli.main([*rollback, "--yes", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["epoch"], facts["removed"], facts["records_at_most"]) == (1, True, 400)
+    assert any(name.startswith("state/") for name in facts["files"])
+    assert checkpoint.epochs("offsets") == [0]
+    assert cli.main(["ledger", "show", *site.target, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert after["entry"]["digest"] == before["entry"]["digest"]
+    assert after["entry"]["run"].startswith("rollback-")
+    assert cli.main([*rollback, "--yes"]) == 2
+    assert "nothing is uncommitted" in capsys.readouterr().err
+
+    ended = site.run("--rows-per-epoch", "150")
+    assert ended.returncode == 0, ended.stdout
+    assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
+    counts = read_counts(site)
+    # Once each, and with the right state: a card counts up without a gap and without a repetition.
+    assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}

@@ -1,0 +1,254 @@
+"""`lockgate ledger`: what may be doubled or lost is pure; the rest meets a real broker."""
+
+import hashlib
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lockgate.cli import main as cli
+from lockgate.cli.ledger import count_records, describe_ranges, entry_for, judge, read_epoch, refuse_useless, weigh
+from lockgate.commit.ledger import Entry
+from lockgate.errors import Refused
+from lockgate.runtime.checkpoints import Checkpoint, SourceRange, next_epoch, source_ranges
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+QUERY = "0b7c4b8e-query"
+
+
+def entry(epoch: int | None, *, query: str | None = QUERY, digest: str | None = None) -> Entry:
+    told = digest or (None if epoch is None else f"digest-{epoch}")
+    return Entry(run="a-run", query=query, epoch=epoch, digest=told, at=NOW.isoformat())
+
+
+def make_checkpoint(root: Path, *, planned: int, committed: int, rows: int = 10) -> Checkpoint:
+    """A checkpoint as Spark would leave it after so many epochs of one Kafka source with two partitions."""
+    for folder in ("offsets", "commits", "sources/0"):
+        (root / folder).mkdir(parents=True)
+    (root / "metadata").write_text(json.dumps({"id": QUERY}))
+    (root / "sources" / "0" / "0").write_text('\0v1\n{"in":{"0":5,"1":5}}')
+    for epoch in range(planned):
+        ends = {"in": {"0": 5 + rows * (epoch + 1), "1": 5 + rows * (epoch + 1)}}
+        (root / "offsets" / str(epoch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
+        (root / "offsets" / f".{epoch}.crc").write_text("crc")
+    for epoch in range(committed):
+        (root / "commits" / str(epoch)).write_text("v1\n{}")
+    return Checkpoint(root=str(root))
+
+
+def written(checkpoint: Checkpoint, epoch: int) -> Entry:
+    """The entry that the commit of this epoch has left."""
+    return entry(epoch, digest=checkpoint.digest(epoch))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "again", "never", "words"),
+    [
+        (entry(9), entry(7), (8, 9), None, "epochs 8..9 will be written again, and readers see their rows TWICE"),
+        (entry(8), entry(7), (8, 8), None, "epoch 8 will be written again"),
+        (entry(2), entry(None), (0, 2), None, "you set that nothing is out: epochs 0..2 will be written again"),
+        (entry(5), entry(7), None, (6, 7), "epochs 6..7 will never be written again by this job"),
+        (entry(None), entry(0), None, (0, 0), "says that nothing is out, you set 0: epoch 0 will never be written"),
+        (entry(7), entry(7), None, None, "nothing is doubled, nothing is lost"),
+        (entry(None), entry(None), None, None, "nothing is doubled, nothing is lost"),
+        (entry(7), entry(7, digest="other"), None, None, "with other offsets"),
+        (None, entry(7), None, (0, 7), "epochs 0..7 will never be written again"),
+        (None, entry(None), None, None, "Epoch 0 and all after it will be written"),
+        (entry(9, query="another"), entry(7), None, (0, 7), "belongs to another checkpoint (query another)"),
+    ],
+)
+def test_what_may_be_doubled_or_lost_is_said_in_numbers(
+    before: Entry | None, after: Entry, again: tuple[int, int] | None, never: tuple[int, int] | None, words: str
+) -> None:
+    change = weigh(before, after)
+    assert (change.again and (change.again[0], change.again[-1])) == again
+    assert (change.never and (change.never[0], change.never[-1])) == never
+    assert words in " ".join(change.says)
+
+
+def test_an_unknown_ledger_may_lose_and_double() -> None:
+    told = " ".join(weigh(None, entry(7)).says)
+    assert "LOST" in told
+    assert "Epoch 8 and all after it will be written; rows of them that are out are DOUBLED" in told
+
+
+def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "planned", planned=3, committed=2)
+    upcoming = next_epoch(checkpoint)
+    assert upcoming is not None
+    assert upcoming.is_planned
+    fits = {number: judge(written(checkpoint, number), upcoming, job="j", where="w") for number in (0, 1, 2)}
+    assert [fits[number].is_fit for number in (0, 1, 2)] == [False, True, True]
+    assert "next epoch is 2, planned and not out: it will be written" in fits[1].says
+    assert "epoch 2 is out and will be skipped" in fits[2].says
+    assert "the ledger is at epoch 0, the checkpoint already at 2" in fits[0].says
+    assert not judge(None, upcoming, job="j", where="w").is_fit
+
+    done = make_checkpoint(tmp_path / "done", planned=3, committed=3)
+    upcoming = next_epoch(done)
+    assert upcoming is not None
+    assert judge(written(done, 2), upcoming, job="j", where="w").says.endswith("next epoch is 3: it will be written")
+    assert "other offsets" in judge(entry(2, digest="another"), upcoming, job="j", where="w").says
+    assert "another checkpoint" in judge(entry(2, query="another"), upcoming, job="j", where="w").says
+
+    empty = make_checkpoint(tmp_path / "empty", planned=0, committed=0)
+    upcoming = next_epoch(empty)
+    assert upcoming is not None
+    assert upcoming.epoch.number == 0
+    assert judge(None, upcoming, job="j", where="w").is_fit
+    assert judge(entry(None), upcoming, job="j", where="w").is_fit
+    assert next_epoch(Checkpoint(root=str(tmp_path / "absent"))) is None
+
+
+def test_a_ledger_at_which_every_run_would_stop_is_refused_with_those_that_fit(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, planned=5, committed=4)
+    upcoming = next_epoch(checkpoint)
+    assert upcoming is not None
+    for useless in (written(checkpoint, 1), entry(None)):
+        with pytest.raises(Refused, match="goes on with epoch 4") as refused:
+            refuse_useless(useless, upcoming, job="j", root=checkpoint.root)
+        assert "--epoch 3 (epoch 4 is not out" in refused.value.fix
+        assert "--epoch 4 (epoch 4 is out" in refused.value.fix
+    assert "epoch 4 is out" in refuse_useless(written(checkpoint, 4), upcoming, job="j", root=checkpoint.root)
+
+
+def test_an_epoch_that_the_checkpoint_does_not_have_is_refused_with_those_it_has(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "c", planned=3, committed=3)
+    with pytest.raises(Refused, match="no offsets for epoch 7") as refused:
+        entry_for(checkpoint, 7, now=NOW, run="r")
+    assert refused.value.fix.endswith("0, 1, 2")
+    made = entry_for(checkpoint, 1, now=NOW, run="r")
+    assert made.digest == hashlib.sha256((tmp_path / "c" / "offsets" / "1").read_bytes()).hexdigest()
+    assert (made.query, made.run, made.at) == (QUERY, "r", "2026-01-31T12:00:00.000+00:00")
+    none = entry_for(checkpoint, None, now=NOW, run="r")
+    assert (none.epoch, none.digest) == (None, None)
+    with pytest.raises(Refused, match="there is no checkpoint"):
+        entry_for(Checkpoint(root=str(tmp_path / "absent")), 1, now=NOW, run="r")
+
+
+def test_only_a_number_or_none_is_an_epoch() -> None:
+    assert (read_epoch("0"), read_epoch("12"), read_epoch("None")) == (0, 12, None)
+    for text in ("-1", "1.5", "latest", ""):
+        with pytest.raises(Refused, match="is not an epoch"):
+            read_epoch(text)
+
+
+def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, planned=4, committed=4)
+    ranges = source_ranges(checkpoint, 2, 3)
+    assert ranges == (SourceRange("in", 0, 25, 45), SourceRange("in", 1, 25, 45))
+    assert count_records(ranges) == 40
+    assert describe_ranges(ranges)[0] == "in-0: 25 to 45"
+    assert source_ranges(checkpoint, 0, 0)[0] == SourceRange("in", 0, 5, 15)  # where the source began is kept beside
+    assert source_ranges(checkpoint, 3, 9) == source_ranges(checkpoint, 3, 3)
+    (tmp_path / "offsets" / "0").unlink()  # Spark keeps the last hundred
+    assert source_ranges(checkpoint, 1, 1)[0].start is None
+    assert describe_ranges(source_ranges(checkpoint, 1, 1)) == ["in-0: up to 25", "in-1: up to 25"]
+    assert "not known" in describe_ranges(source_ranges(checkpoint, 8, 9))[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "some-job"], "add --servers"),
+        (["show", "absent.py"], "there is no job file"),
+        (["show", "not a name", "--servers", "h:1"], "no job can be named so"),
+        (["show", "j", "--servers", "h:1", "-p", "a=b"], "-p is for the parameters of a job's file"),
+        (["show", "j", "--servers", "h:1", "--client", "oops"], "NAME=VALUE"),
+        (["set", "j", "--servers", "h:1", "--epoch", "many"], "is not an epoch"),
+        (["set", "j", "--servers", "h:1", "--epoch", "3", "--checkpoint", "absent"], "there is no checkpoint"),
+        (["set", "j", "--servers", "h:1", "--epoch", "3", "--checkpoint", "hdfs://h/c"], "this machine's disk"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["ledger", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = f"ledger-{uuid4().hex[:8]}"
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
+    assert cli.main(["ledger", "show", *options]) == 1
+    assert f"there is no topic 'lockgate.{job}.ledger'" in capsys.readouterr().err
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "the ledger topic is gone; it is made anew" in told
+    assert "epochs 0..2 will never be written again" in told
+    assert "in-0: 5 to 35" in told
+    assert "60 offsets in all" in told
+    assert told.endswith("nothing was written; add --yes\n")
+    assert cli.main(["ledger", "show", *options]) == 1  # it was only said
+    capsys.readouterr()
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
+    assert capsys.readouterr().out.endswith("written\n")
+    assert cli.main(["ledger", "show", *options, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["entry"]["epoch"] == 2
+    assert facts["entry"]["digest"] == checkpoint.digest(2)
+    assert facts["entry"]["query"] == QUERY
+    assert facts["entry"]["run"].startswith("ledger-set-")
+    assert (facts["fits"], facts["next_epoch"]) == (True, 3)
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "3", "--yes", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["before"]["epoch"], facts["after"]["epoch"]) == (2, 3)
+    assert (facts["written_again"], facts["never_written"]) == (None, [3, 3])
+    assert "epoch 3 is out and will be skipped" in facts["then"]
+    assert facts["written"] is True
+    assert cli.main(["ledger", "show", *options]) == 0
+    assert "epoch 3 is out and will be skipped" in capsys.readouterr().out
+
+    # Back again: what is out will be doubled.
+    assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
+    assert "The ledger is at 3, you set 2: epoch 3 will be written again" in capsys.readouterr().out
+    assert cli.main(["ledger", "set", *options, "--epoch", "0", "--yes"]) == 2
+    assert "goes on with epoch 3" in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tmp_path: Path) -> None:
+    from lockgate.cli.ledger import open_transactions, replace_entry
+    from lockgate.cli.target import connected
+    from lockgate.errors import Failed
+    from lockgate.kafka.ledgertopic import LedgerTopic
+    from lockgate.kafka.settings import read_settings
+
+    job = f"moving-{uuid4().hex[:8]}"
+    with connected(read_settings(kafka, {}, where="test"), "test") as connection:
+        ledger = LedgerTopic(connection, job, where="test")
+        ledger.ensure(())
+        transactions = open_transactions(connection, job, "test")
+        replace_entry(ledger, transactions, None, entry(1))
+        replace_entry(ledger, transactions, entry(1), entry(2))
+        with pytest.raises(Failed, match="has moved since it was looked at, to epoch 2 is out"):
+            replace_entry(ledger, transactions, entry(1), entry(3))
+        assert ledger.peek() == entry(2)
+
+
+@pytest.mark.system
+def test_a_ledger_that_cannot_be_read_can_be_mended(
+    kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kafka import KafkaProducer
+
+    job = f"broken-{uuid4().hex[:8]}"
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
+    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    producer.send(f"lockgate.{job}.ledger", key=b"x", value=b"not ours").get(timeout=30)
+    producer.close()
+    assert cli.main(["ledger", "show", *options]) == 1
+    capsys.readouterr()
+    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+    assert cli.main(["ledger", "show", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["entry"]["epoch"] == 1

@@ -1,0 +1,180 @@
+"""write_stream: a plain PySpark program, its own session and its own DataFrames, exactly-once into Kafka."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lockgate import ConsoleSink, KafkaSink, write_stream
+from lockgate.errors import BadJob, Refused
+from lockgate.kafka.topics import create_topics
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
+
+
+class Program:
+    """What a user's program has: a session, a topic to read, a place for its checkpoint."""
+
+    def __init__(self, spark: SparkSession, servers: str, place: Path) -> None:
+        self.spark, self.servers, self.place = spark, servers, place
+        self.name = f"program-{uuid4().hex[:8]}"
+        create_topics(servers, [f"{self.name}-in"], partitions=3, where="test")
+        self.send(range(300))
+
+    def send(self, ids: range) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.servers)
+        for number in ids:
+            producer.send(f"{self.name}-in", str(number).encode(), key=f"k{number % 7}".encode())
+        producer.close()
+
+    def frame(self) -> DataFrame:
+        reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        reader = reader.option("subscribe", f"{self.name}-in").option("startingOffsets", "earliest")
+        return reader.option("maxOffsetsPerTrigger", 100).option("kafka.isolation.level", "read_committed").load()
+
+    def sink(self, **options: Any) -> KafkaSink:
+        return KafkaSink(servers=self.servers, **{"topic": f"{self.name}-out", **options})
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.place / "checkpoint")
+
+    def run(self, frame: DataFrame, sink: KafkaSink, *, mode: str = "append", adopt: bool = False) -> None:
+        writer = write_stream(frame, to=sink, name=self.name, checkpoint=self.checkpoint, adopt=adopt)
+        finish(writer.outputMode(mode))
+
+    def read(self, topic: str | None = None) -> list[Any]:
+        consumer = KafkaConsumer(bootstrap_servers=self.servers, isolation_level="read_committed")
+        topic = topic or f"{self.name}-out"
+        parts = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning()
+        ends, found = consumer.end_offsets(parts), []
+        while any(consumer.position(part) < ends[part] for part in parts):
+            for batch in consumer.poll(timeout_ms=500).values():
+                found.extend(batch)
+        consumer.close()
+        return found
+
+
+def finish(writer: Any) -> None:
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+@pytest.fixture
+def program(spark: SparkSession, kafka: str, tmp_path: Path) -> Program:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", 2)
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")  # a user's own; what is written is in UTC
+    return Program(session, kafka, tmp_path)
+
+
+def test_a_frame_with_the_columns_of_sparks_sink_is_written_as_it_is(program: Program) -> None:
+    program.run(program.frame().select("key", "value"), program.sink())
+    program.send(range(300, 400))
+    program.run(program.frame().select("key", "value"), program.sink())
+    rows = Counter((record.key, record.value) for record in program.read())
+    assert rows == Counter({(f"k{number % 7}".encode(), str(number).encode()): 1 for number in range(400)})
+
+
+def test_any_other_frame_is_written_as_json_with_times_in_utc(program: Program) -> None:
+    moment = F.to_timestamp(F.lit("2026-07-01T08:00:00+02:00")).alias("at")
+    program.run(program.frame().select(F.col("value").cast("string").alias("id"), moment), program.sink(key="id"))
+    rows = {record.key: json.loads(record.value) for record in program.read()}
+    assert len(rows) == 300
+    assert rows[b"17"] == {"id": "17", "at": "2026-07-01T06:00:00.000000Z"}
+
+
+def test_a_stateful_frame_counts_every_event_once(program: Program) -> None:
+    def counts() -> DataFrame:
+        return program.frame().groupBy(F.col("key").cast("string").alias("name")).count()
+
+    program.run(counts(), program.sink(key="name"), mode="update")
+    program.send(range(300, 350))
+    program.run(counts(), program.sink(key="name"), mode="update")
+    last: dict[str, int] = {}
+    for record in program.read():
+        last.update({json.loads(record.value)["name"]: json.loads(record.value)["count"]})
+    assert last == Counter(f"k{number % 7}" for number in range(350))
+
+
+def test_rows_are_routed_to_the_topic_that_a_column_names(program: Program) -> None:
+    topics = [f"{program.name}-{number}" for number in range(3)]
+    create_topics(program.servers, topics, partitions=2, where="test")
+    number = F.col("value").cast("string").cast("int")
+    routed = program.frame().select(
+        F.concat(F.lit(f"{program.name}-"), (number % 3).cast("string")).alias("topic"), "key", "value"
+    )
+    program.run(routed, program.sink(topic=None, route="topic"))
+    for index, topic in enumerate(topics):
+        assert Counter(int(record.value) for record in program.read(topic)) == Counter(range(index, 300, 3))
+
+
+def test_a_checkpoint_of_sparks_own_sink_is_adopted_and_given_back(program: Program) -> None:
+    def on_sparks_sink() -> Any:
+        writer = program.frame().select("key", "value").writeStream.format("kafka")
+        writer = writer.option("kafka.bootstrap.servers", program.servers).option("topic", f"{program.name}-out")
+        return writer.option("checkpointLocation", program.checkpoint)
+
+    create_topics(program.servers, [f"{program.name}-out"], partitions=2, where="test")
+    finish(on_sparks_sink())
+    program.send(range(300, 400))
+    frame = program.frame().select("key", "value")
+    with pytest.raises(Exception, match="its ledger is empty or gone"):
+        program.run(frame, program.sink())
+    program.run(frame, program.sink(), adopt=True)
+    program.send(range(400, 450))
+    program.run(frame, program.sink())  # adopted once, it is like any other
+    program.send(range(450, 500))
+    finish(on_sparks_sink())
+    assert Counter(int(record.value) for record in program.read()) == Counter(range(500))
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -> None:
+    frame, sink = program.frame(), program.sink()
+    with pytest.raises(BadJob, match="not a stream"):
+        write_stream(program.spark.range(3).toDF("value"), to=sink, name="x", checkpoint="/nowhere")
+    with pytest.raises(BadJob, match="takes a KafkaSink"):
+        write_stream(frame, to=ConsoleSink(), name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
+    with pytest.raises(BadJob, match="cannot be named"):
+        write_stream(frame, to=sink, name="a b", checkpoint="/nowhere")
+    with pytest.raises(BadJob, match="no column 'nothing' to route by"):
+        write_stream(frame, to=program.sink(topic=None, route="nothing"), name="x", checkpoint="/nowhere")
+    bad = frame.select("value", F.col("partition").cast("string"))
+    with pytest.raises(BadJob, match="column 'partition' is of type string"):
+        write_stream(bad, to=sink, name="x", checkpoint="/nowhere")
+    with pytest.raises(BadJob, match="no column 'ip'"):
+        write_stream(frame.select("offset"), to=program.sink(key="ip"), name="x", checkpoint="/nowhere")
+    with pytest.raises(Refused, match="Spark Connect"):
+        write_stream(object(), to=sink, name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/GUARANTEES.md"])
+def test_the_program_of_the_docs_runs_as_it_stands_there(page: str, program: Program) -> None:
+    (text,) = re.findall(r"```python\n(from lockgate import KafkaSink, write_stream\n.*?)```", read(page), re.DOTALL)
+    text = text.replace('"/data/orders"', repr(program.checkpoint)).replace('name="orders"', f"name={program.name!r}")
+    text = text.replace('topic="out"', f'topic="{program.name}-out"')
+    names: dict[str, Any] = {"frame": program.frame().select("key", "value"), "servers": program.servers}
+    exec(text, names)  # noqa: S102 - the page is ours
+    query = names["query"]
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
