@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from lockgate.cli.ledger import count_records, describe_ranges, gone, open_transactions, replace_entry, short
+from lockgate.cli.ledger import count_records, describe_ranges, gone, short
 from lockgate.cli.target import Target, find_target, offer_target
 from lockgate.cli.transactions import look
 from lockgate.errors import Failed, LedgerMismatch, Refused
@@ -59,6 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_rollback(arguments: argparse.Namespace) -> int:
     """Say what would be removed; remove it where that is wanted."""
+    from lockgate.kafka.ledgeredit import open_transactions
     from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.runtime.checkpoints import source_ranges, uncommitted_files
 
@@ -176,6 +177,7 @@ def _roll_back(
 ) -> tuple[str, ...]:
     """Steps 2 to 4; the files that were removed."""
     from lockgate.commit import protocol
+    from lockgate.kafka.ledgeredit import replace_entry
     from lockgate.runtime.checkpoints import uncommitted_files
 
     run = f"rollback-{secrets.token_hex(4)}"

@@ -20,16 +20,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from lockgate.cli.target import find_target, offer_target
-from lockgate.errors import EpochFailed, Failed, InvariantBroken, LedgerMismatch, Refused
+from lockgate.errors import Failed, InvariantBroken, LedgerMismatch, Refused
 
 if TYPE_CHECKING:
     from lockgate.commit.ledger import Entry
     from lockgate.kafka.ledgertopic import LedgerTopic
-    from lockgate.kafka.transaction import Transactions
     from lockgate.kafka.wire import Connection
     from lockgate.runtime.checkpoints import Checkpoint, NextEpoch, SourceRange
-
-_TRIES = 3
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -310,49 +307,6 @@ def gone(ledger: LedgerTopic, job: str) -> Failed:
     )
 
 
-def replace_entry(ledger: LedgerTopic, transactions: Transactions, seen: Entry | None, entry: Entry) -> None:
-    """Write an entry in place of the one that was seen; Failed where the ledger says something else by now.
-
-    Fence first, then read: a driver that is alive could commit between a look and the write, and what was said about
-    doubled and lost rows would not be true any more.
-    """
-    for tries in range(1, _TRIES + 1):
-        producer = transactions.begin()
-        try:
-            current = ledger.read()
-        except InvariantBroken:
-            current = None  # it could not be read before either, and this is the cure
-        if current == entry:
-            break  # the end of the last try was unknown, and it is in
-        if current != seen:
-            raise Failed(
-                f"the ledger has moved since it was looked at, to {short(current)}; nothing was written",
-                where=ledger.where,
-                fix="a driver of this job runs: stop it, then look again",
-            )
-        try:
-            transactions.add(producer, [ledger.place])
-            ledger.write(entry, producer)
-            transactions.end(producer, is_commit=True)
-        except EpochFailed:
-            if tries == _TRIES:
-                raise
-        else:
-            break
-    transactions.wait_until_complete()
-
-
-def open_transactions(connection: Connection, job: str, where: str) -> Transactions:
-    """The transactions of a job, for somebody who writes beside its driver."""
-    from lockgate.kafka.ledgertopic import transactional_id
-    from lockgate.kafka.topics import refuse_old_broker, transaction_timeout_ms
-    from lockgate.kafka.transaction import Transactions
-
-    refuse_old_broker(connection, where=where)
-    timeout_ms = transaction_timeout_ms(connection, where=where)
-    return Transactions(connection, transactional_id(job), timeout_ms=timeout_ms, where=where)
-
-
 def short(entry: Entry | None) -> str:
     """An entry in a few words."""
     if entry is None:
@@ -402,6 +356,8 @@ def _write(
     entry: Entry,
     topics: Sequence[str],
 ) -> None:
+    from lockgate.kafka.ledgeredit import open_transactions, replace_entry
+
     transactions = open_transactions(connection, job, ledger.where)
     ledger.ensure(topics)
     replace_entry(ledger, transactions, seen, entry)

@@ -23,9 +23,10 @@ from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Door, Permits
 from lockgate.commit.protocol import Cause, Epoch, Vote
-from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError
+from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, LockgateError
 from lockgate.failures import find_error
 from lockgate.faultpoints import armed
+from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
 from lockgate.kafka.partitioning import place_hash
 from lockgate.kafka.settings import ClientSettings, read_settings
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_SECONDS = 5.0
+_ROUTED_TOPICS = 100  # so many topics of a route are spread over writers by partition, others as a whole
 _CANCELLED = ("cancelled", "canceled", "InterruptedException", "SparkContext was shut down")
 
 
@@ -91,7 +93,7 @@ class KafkaEpochs:
         refuse_old_broker(self._connection, where=where)
         timeout_ms = transaction_timeout_ms(self._connection, where=where)
         self.ledger = LedgerTopic(self._connection, job, where=where)
-        self._names = [sink.topic for sink in sinks if sink.topic is not None]
+        self._names = [*dict.fromkeys(sink.topic for sink in sinks if sink.topic is not None)]
         if is_new_life or not self._has_committed():
             self._make_topics()
         self._topics: dict[str, OutputTopic] = {}
@@ -130,8 +132,13 @@ class KafkaEpochs:
 
     def _forget(self) -> None:
         """Let the ledger say that nothing is out: the job begins again, and what is out will come out again."""
+        try:
+            seen = self.ledger.peek()
+        except InvariantBroken:
+            seen = None  # what cannot be read is forgotten too
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        set_ledger(self.ledger, self._transactions, Entry(run="new-life", query=None, epoch=None, digest=None, at=now))
+        entry = Entry(run="new-life", query=None, epoch=None, digest=None, at=now)
+        replace_entry(self.ledger, self._transactions, seen, entry)
 
     @property
     def run(self) -> str:
@@ -216,7 +223,7 @@ class KafkaEpochs:
         least = min((topic.partitions for topic in self._topics.values()), default=1)
         is_routed = any(sink.route is not None for sink in self._sinks)
         if "key" not in made and "partition" not in made and not is_routed:
-            tasks = min(_tasks_of(frame), least)
+            tasks = max(1, min(_tasks_of(frame), least))  # an epoch may be empty
             spread = frame.select(*_aliased(made)).coalesce(tasks)
             return spread, tasks
         hashed = place_hash(self.spark, made.get("key"), made["value"])
@@ -242,7 +249,7 @@ class KafkaEpochs:
         from pyspark.sql import functions as F
 
         writer = F.pmod(F.xxhash64("topic"), F.lit(writers))
-        for number, topic in enumerate(self._topics.values()):
+        for number, topic in enumerate([*self._topics.values()][:_ROUTED_TOPICS]):
             own = F.pmod(F.pmod(partition, F.lit(topic.partitions)) + F.lit(number), F.lit(writers))
             writer = F.when(F.col("topic") == topic.name, own).otherwise(writer)
         return writer
@@ -265,16 +272,6 @@ class KafkaEpochs:
         if isinstance(error, LockgateError):
             return error
         return find_error(self._permits.failure or "") or find_error(str(error))
-
-
-def set_ledger(ledger: LedgerTopic, transactions: Transactions, entry: Entry) -> None:
-    """Write what a person says is out; a driver that runs now stops at its next epoch."""
-    producer = transactions.begin()
-    ledger.read()
-    transactions.add(producer, [ledger.place])
-    ledger.write(entry, producer)
-    transactions.end(producer, is_commit=True)
-    transactions.wait_until_complete()
 
 
 def common_settings(sinks: Sequence[KafkaSink], where: str) -> ClientSettings:

@@ -215,9 +215,9 @@ def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys:
 
 @pytest.mark.system
 def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tmp_path: Path) -> None:
-    from lockgate.cli.ledger import open_transactions, replace_entry
     from lockgate.cli.target import connected
     from lockgate.errors import Failed
+    from lockgate.kafka.ledgeredit import open_transactions, replace_entry
     from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.kafka.settings import read_settings
 

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from lockgate.cli import main as cli
-from lockgate.cli.ledger import open_transactions
 from lockgate.cli.target import connected
 from lockgate.cli.transactions import Look, describe, span, table
 from lockgate.errors import EpochFailed
+from lockgate.kafka.ledgeredit import open_transactions
 from lockgate.kafka.ledgertopic import LedgerTopic
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.transaction import Transactions
