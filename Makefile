@@ -6,22 +6,26 @@ PACKAGES := $(VENV)/.packages
 SELF := $(VENV)/.self
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check venv jars lock clean preflight
+.PHONY: help demo test prove-all check venv jars lock clean preflight
 
 help:
-	@echo "make demo     start local services and run the demonstration"
-	@echo "make test     run every test"
-	@echo "make check    format, lint, strict types, tests"
-	@echo "make venv     only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
-	@echo "make jars     only the Kafka connector and broker"
-	@echo "make lock     choose the versions of requirements.lock anew (needs uv)"
-	@echo "make clean    stop the local services; remove .venv and caches (data in .lockgate stays)"
+	@echo "make demo       start local services and run the demonstration"
+	@echo "make test       run every test"
+	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
+	@echo "make check      format, lint, strict types, tests"
+	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
+	@echo "make jars       only the Kafka connector and broker"
+	@echo "make lock       choose the versions of requirements.lock anew (needs uv)"
+	@echo "make clean      stop the local services; remove .venv and caches (data in .lockgate stays)"
 
 demo: venv
 	$(VENV)/bin/lockgate demo
 
 test: venv jars
 	$(VENV)/bin/pytest
+
+prove-all: venv jars
+	$(VENV)/bin/pytest -m prove tests/kills
 
 check: venv jars
 	$(VENV)/bin/ruff format --check .

@@ -1,0 +1,352 @@
+"""The show: real services, a million payments, two drivers on a real cluster, four kills, and readers who count.
+
+    1. Kafka and a Spark cluster of two workers start; the payments are sent meanwhile
+    2. both sides run at the same time: one executor per worker for each
+    3. an executor, later the driver, of each side is killed with -9 in mid-epoch, by the same rule for both
+    4. when a side is done, a reader of its own reads its topic back and counts
+
+It can be shown again and again: every show has topics, checkpoints and a ledger of its own, those of the show before
+are deleted, and of the services only what the show itself has started is stopped. However it ends, the cluster and the
+drivers end with it; what a show that was itself killed has left is found by its mark and ended by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from lockgate.demo.payments import Payments
+from lockgate.demo.reader import Tally
+from lockgate.demo.report import Report, SideReport
+from lockgate.demo.sender import send
+from lockgate.demo.side import KILL_LIMIT, Kill, Setting, Side, mark_of, plan_kills
+from lockgate.errors import Failed, Refused
+from lockgate.guarantees import Guarantee
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import create_topics, existing_topics
+from lockgate.kafka.wire import Connection
+from lockgate.services.spark import SparkCluster
+from lockgate.services.stack import Stack
+
+EVENTS = 1_000_000
+SEED = 1
+PARTITIONS = 4
+WORKERS = 2
+EPOCHS = 8
+"""About so many epochs, so that there is something to watch."""
+
+PREFIX = "lockgate-demo-"
+"""Topics with this prefix, and the ledgers of jobs with it, are ours to delete."""
+
+_LABELS = {Guarantee.AT_LEAST_ONCE: "Spark's own sink", Guarantee.END_TO_END_EXACTLY_ONCE: "Lockgate"}
+_HOMES = {Guarantee.AT_LEAST_ONCE: "spark", Guarantee.END_TO_END_EXACTLY_ONCE: "lockgate"}
+_WHERE = "the demo's topics"
+_EXECUTOR_MIB = 1024
+_LOOK_SECONDS = 0.02
+
+GoOn = Callable[[], None]
+
+
+class Audience(Protocol):
+    """Whoever looks on."""
+
+    def tell(self, line: str) -> None:
+        """Something happened."""
+
+    def alarm(self, line: str) -> None:
+        """Something was killed."""
+
+    def follow(self, sides: Sequence[Standing]) -> None:
+        """How far both sides are, again and again."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a side is."""
+
+    label: str
+    events: int
+    events_total: int
+    epoch: int
+    state: str  # starting, running, counting, done
+
+
+def show(
+    stack: Stack,
+    home: Path,
+    *,
+    events: int,
+    seed: int,
+    is_killed: bool,
+    now: datetime,
+    audience: Audience,
+    go_on: GoOn = lambda: None,
+) -> Report:
+    """Start what is missing, send, run both sides, kill, count, and stop what was started.
+
+    Args:
+        home: the directory of the show's checkpoints, logs and cluster; an earlier show's are replaced.
+        is_killed: without kills both sides only run.
+        now: names the topics.
+        go_on: called between the steps; what it raises ends the show.
+    """
+    if events < 1:
+        raise Refused(f"{events} events are no show", where="--events", fix="send at least one")
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(_alone(home))
+        clock = _Clock()
+        for part in _HOMES.values():
+            mark_of(home / part).kill(KILL_LIMIT)
+            shutil.rmtree(home / part, ignore_errors=True)
+        # 1. The cluster starts in a thread of its own: Kafka and the sending need one core, and the time.
+        audience.tell(f"starting a Spark cluster: a master and {WORKERS} workers")
+        cluster = SparkCluster(home / "cluster", workers=WORKERS, cores=2, memory_mib=2 * _EXECUTOR_MIB)
+        ends.callback(cluster.down)
+        starting = ends.enter_context(ThreadPoolExecutor(max_workers=1)).submit(cluster.up)
+        is_left_running = ends.enter_context(_services(stack, audience.tell))
+        status = stack.status().kafka
+        servers = status.servers or ""
+        go_on()
+        payments = Payments(count=events, seed=seed)
+        settings = _settings(home, servers, payments, f"{PREFIX}{now:%Y%m%d-%H%M%S}", is_killed)
+        _prepare_topics(servers, settings)
+        connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
+        ends.callback(connection.close)
+        clock.end("services")
+        for count in send(connection, settings[0].topic_in, payments, partitions=PARTITIONS):
+            audience.tell(f"sent {count:,} of {events:,} payments")
+            go_on()
+        clock.end("sending")
+        starting.result()
+        audience.tell(f"cluster at {cluster.master}")
+        go_on()
+        clock.end("cluster")
+        # 2. to 4.
+        sides = [Side(setting, cluster, connection) for setting in settings]
+        readers = [_Reader(setting, payments) for setting in settings]
+        for side, reader in zip(sides, readers, strict=True):
+            ends.callback(side.stop)
+            ends.callback(reader.stop)
+        _run(sides, readers, payments, audience, go_on)
+        clock.end("running, killing, counting")
+        reports = [_report(side, reader) for side, reader in zip(sides, readers, strict=True)]
+        audience.tell("stopping the cluster")
+        ends.close()
+        clock.end("stopping")
+        return Report(
+            kafka_servers=servers,
+            kafka_log=status.brokers[0].log,
+            are_services_left_running=is_left_running,
+            spark_workers=WORKERS,
+            topic_in=settings[0].topic_in,
+            partitions=PARTITIONS,
+            seed=seed,
+            sent_count=events,
+            phases=clock.phases,
+            total_seconds=clock.total(),
+            spark=reports[0],
+            lockgate=reports[1],
+        )
+
+
+def _settings(home: Path, servers: str, payments: Payments, name: str, is_killed: bool) -> list[Setting]:
+    """Both sides, alike in everything but the guarantee; their kills are planned alike too."""
+    rows_per_epoch = payments.count // EPOCHS + PARTITIONS
+    kills = plan_kills(random.Random(payments.seed), epochs=EPOCHS, rows_per_epoch=rows_per_epoch // 2)
+    return [
+        Setting(
+            label=label,
+            name=f"{name}-{_HOMES[guarantee]}",
+            guarantee=guarantee,
+            servers=servers,
+            topic_in=f"{name}-payments",
+            topic_out=f"{name}-large-{_HOMES[guarantee]}",
+            home=home / _HOMES[guarantee],
+            rows_per_epoch=rows_per_epoch,
+            kills=kills if is_killed else (),
+        )
+        for guarantee, label in _LABELS.items()
+    ]
+
+
+def _run(
+    sides: Sequence[Side], readers: Sequence[_Reader], payments: Payments, audience: Audience, go_on: GoOn
+) -> None:
+    """Run both sides to their ends, kill, and let each reader begin when its side is done."""
+    for side in sides:
+        side.start()
+        audience.tell(f"{side.setting.label}: driver {side.pid} started, declared {side.setting.guarantee.label}")
+    while not all(reader.tally for reader in readers):
+        go_on()
+        for side, reader in zip(sides, readers, strict=True):
+            killed = side.look()
+            if killed is not None:
+                _tell_kill(side, killed, audience)
+            if side.is_done and not reader.is_started:
+                audience.tell(f"{side.setting.label}: done in {side.seconds:.1f} s; a reader counts what came out")
+                reader.start()
+            reader.look()
+        audience.follow([_standing(side, reader, payments) for side, reader in zip(sides, readers, strict=True)])
+        time.sleep(_LOOK_SECONDS)
+
+
+def _tell_kill(side: Side, killed: Kill, audience: Audience) -> None:
+    label = side.setting.label
+    moment = "just after" if killed.is_epoch_committed else "in"
+    audience.alarm(
+        f"{label}: killed {killed.target} {killed.pid} (-9) {moment} epoch {killed.epoch}, "
+        f"{killed.rows:,} rows of it were in the topic"
+    )
+    if killed.target == "driver":
+        audience.tell(f"{label}: driver started again as {side.pid}, goes on at epoch {side.epoch}")
+
+
+def _standing(side: Side, reader: _Reader, payments: Payments) -> Standing:
+    events = min(side.events, payments.count)
+    state = "running" if events else "starting"
+    if side.is_done:
+        state = "done" if reader.tally else "counting"
+    return Standing(label=side.setting.label, events=events, events_total=payments.count, epoch=side.epoch, state=state)
+
+
+def _report(side: Side, reader: _Reader) -> SideReport:
+    assert reader.tally is not None
+    return SideReport(
+        label=side.setting.label,
+        guarantee=side.setting.guarantee,
+        topic_out=side.setting.topic_out,
+        epoch_count=len(side.setting.checkpoint.epochs("commits")),
+        driver_starts=side.starts,
+        kills=tuple(side.kills),
+        run_seconds=round(side.seconds, 3),
+        tally=reader.tally,
+        log=_short(side.setting.log),
+    )
+
+
+class _Reader:
+    """The process that reads a side's topic back."""
+
+    def __init__(self, setting: Setting, payments: Payments) -> None:
+        self.setting, self.payments = setting, payments
+        self.tally: Tally | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._process is not None
+
+    def start(self) -> None:
+        """Begin to read."""
+        command = [sys.executable, "-m", "lockgate.demo.reader", self.setting.servers, self.setting.topic_out]
+        command += [str(self.payments.count), str(self.payments.seed)]
+        places = os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": places, self.setting.mark.name: self.setting.mark.value},
+            start_new_session=True,
+        )
+
+    def look(self) -> None:
+        """Take the tally when it is there."""
+        process = self._process
+        if process is None or self.tally is not None or process.poll() is None:
+            return
+        told, error = process.communicate()
+        if process.returncode:
+            raise Failed(
+                f"The reader of topic {self.setting.topic_out!r} failed: {error.strip()[-1000:]}",
+                where=f"Kafka at {self.setting.servers}",
+                fix="see the broker's log (lockgate status names it), then run the demo again",
+            )
+        facts = json.loads(told)
+        self.tally = Tally(**{**facts, "examples": tuple(facts["examples"])})
+
+    def stop(self) -> None:
+        """End it, where it still reads."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+class _Clock:
+    """How long each phase took."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._began = self._last = time.monotonic()
+
+    def end(self, phase: str) -> None:
+        now = time.monotonic()
+        self.phases[phase] = round(now - self._last, 3)
+        self._last = now
+
+    def total(self) -> float:
+        return round(time.monotonic() - self._began, 3)
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One show at a time in a directory: the next one deletes what the last one left."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                "a demo is running here already", where=str(home), fix="wait for its end, or use another LOCKGATE_HOME"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _services(stack: Stack, tell: Callable[[str], None]) -> Iterator[bool]:
+    """Kafka, for as long as it is needed; whether it goes on running afterwards."""
+    before = stack.status()
+    was_anything_running = before.postgres.running or any(broker.running for broker in before.kafka.brokers)
+    is_left_running = not stack.up(postgres=False, progress=tell) or was_anything_running
+    try:
+        yield is_left_running
+    finally:
+        if not is_left_running:
+            stack.down(progress=tell)
+
+
+def _prepare_topics(servers: str, settings: Sequence[Setting]) -> None:
+    """Delete the topics of earlier shows and make those of this one."""
+    from kafka import KafkaAdminClient
+
+    names = existing_topics(servers, where=_WHERE)
+    old = [name for name in names if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
+    if old:
+        admin = KafkaAdminClient(bootstrap_servers=servers.split(","))
+        try:
+            admin.delete_topics(old)
+        finally:
+            admin.close()
+    new = [settings[0].topic_in, *(setting.topic_out for setting in settings)]
+    create_topics(servers, new, partitions=PARTITIONS, where=_WHERE)
+
+
+def _short(path: Path) -> str:
+    """A path as it is seen from here."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,121 @@
+"""The command `bench` counts what came out, tells facts, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lockgate.bench import Payments, Settings
+from lockgate.cli.bench import read_settings
+from lockgate.cli.main import main, make_parser
+from lockgate.kafka.topics import existing_topics
+from lockgate.services.stack import Stack
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "lockgate.cli.main", "bench", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {key: text for key, text in os.environ.items() if key != "LOCKGATE_HOME"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("--events", "0"), "ask for at least one"),
+        (("--codec", "rar"), "use one of none, gzip, snappy, lz4, zstd"),
+        (("--part", "speed"), "use one of throughput, transactions, memory"),
+        (("--exchange", "--no-key"), "measure --job parse --keyed"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    arguments: tuple[str, ...], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert fix in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(),
+        Settings(events=9, partitions=2, rows_per_epoch=3, codec="zstd", repeats=1, job="pass", is_keyed=False, seed=1),
+        Settings(is_exchanged=True, parts=("throughput",)),
+    ],
+)
+def test_the_command_that_is_told_means_the_same(settings: Settings) -> None:
+    arguments = make_parser().parse_args(settings.command.split()[1:])
+    assert read_settings(arguments) == settings
+    assert read_settings(make_parser().parse_args(["bench"])) == Settings()
+
+
+@pytest.mark.system
+def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_path: Path) -> None:
+    settings = ("--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--codec", "lz4")
+    done = subprocess.run(
+        command(*settings, "--servers", kafka, "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["holds"]
+    assert facts["command"].startswith("lockgate bench --events 20000 ")
+    assert facts["machine"]["cores"] >= 1
+
+    speed = facts["throughput"]
+    expected = Payments(Settings(events=20_000)).expected_count(Settings(events=20_000))
+    assert speed["expected_count"] == expected
+    assert [one["delivered_count"] for one in speed["timings"]] == [expected] * 4
+    order = [(one["side"], one["repeat"]) for one in speed["timings"]]
+    first, second = "AT_LEAST_ONCE", "END_TO_END_EXACTLY_ONCE"
+    assert order == [(first, 0), (second, 0), (second, 1), (first, 1)]
+    counted = {one["side"]: one["events_per_second"] for one in speed["timings"] if one["repeat"] == 1}
+    assert speed["events_per_second_median"] == counted
+    assert speed["ratio"] == round(counted[second] / counted[first], 3)
+    assert all(one["epoch_count"] >= 3 for one in speed["timings"])
+    assert {name: given["compression.type"] for name, given in speed["client"].items()} == {first: "lz4", second: "lz4"}
+
+    assert [cost["partitions"] for cost in facts["transactions"]] == [4, 64]
+    for cost in facts["transactions"]:
+        for step in ("begin", "add", "end", "complete", "begin_and_end"):
+            assert 0 < cost[step]["p50_ms"] <= cost[step]["max_ms"]
+    assert [one["rows_per_epoch"] for one in facts["memory"]] == [1250, 5000, 20_000]
+    assert all(one["peak_bytes"] > 0 and one["workers"] > 0 for one in facts["memory"])
+
+    assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
+    assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose services are down when the test ends, however it ends."""
+    yield tmp_path
+    Stack(tmp_path / ".lockgate" / "bench" / "services").down()
+
+
+@pytest.mark.system
+def test_an_interrupted_measurement_stops_what_it_started(home: Path) -> None:
+    with subprocess.Popen(
+        command("--events", "50000", "--repeats", "1"), cwd=home, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if line.startswith("starting Spark"))
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children, told
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "interrupted" in rest
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+    assert not (home / ".lockgate" / "bench" / "services").exists()

@@ -1,0 +1,746 @@
+"""The protocol against a model of the broker, under every crash, lost answer and rival that a schedule can name.
+
+This tests the logic of the protocol and not the guarantee: the model believes what we believe of Kafka (producer epochs
+fence, an open transaction is aborted by InitProducerId or by its time-out, a ledger value is seen only when committed).
+Whether Kafka does so is for the system tests; whether a job keeps its promise is for the proofs.
+
+Drivers run in threads, one at a time: each call to the outside hands the turn back, and the schedule says who goes on
+and what befalls the call. After each crash a fresh coordinator goes on from the checkpoint (offsets/N is logged before
+an epoch, commits/N after it). What is checked, after every run:
+
+    a committed reader sees each event once and in order, of all epochs, in every partition
+    an epoch is committed only by the run that holds the claim, and never by one that has lost it
+    every call of the coordinator ends after a bounded number of steps, and a run left alone finishes
+
+Mutants of the protocol show that the checks can fail.
+"""
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lockgate.commit import coordinator as coordinators
+from lockgate.commit import protocol
+from lockgate.commit.coordinator import Coordinator, Outcome, Work
+from lockgate.commit.ledger import Entry
+from lockgate.commit.permits import Permits, Place
+from lockgate.commit.protocol import TRIES, Cause, Epoch, Step, Vote
+from lockgate.errors import EpochFailed, Fenced, InvariantBroken, LedgerMismatch
+from lockgate.faultpoints import FaultPoint
+from lockgate.kafka.transaction import EndUnknown, TransactionLost
+
+T = TypeVar("T")
+
+LAST_EPOCH = 3
+LEDGER: Place = ("ledger", 0)
+PLACES: tuple[Place, ...] = (("out", 0), ("out", 1))
+STEPS_PER_COMMIT = 150
+"""More calls than this to the outside, for one epoch: it would go on for ever."""
+
+
+class Crash(BaseException):
+    """The driver's process is gone."""
+
+
+class Fault(Enum):
+    """What befalls one call to the outside."""
+
+    NONE = auto()
+    CRASH_BEFORE = auto()  # the process dies, the request was not sent
+    CRASH_AFTER = auto()  # the process dies, the request took effect
+    REFUSED = auto()  # no answer, and no effect
+    LOST_ANSWER = auto()  # no answer, but it took effect
+    DELAYED = auto()  # no answer, and it may take effect at any later time
+    TIME_OUT = auto()  # the broker gives the open transaction up before the call
+    DELIVERY = auto()  # before the call, everything that was delayed arrives
+
+
+class Endless(BaseException):
+    """An epoch takes too many steps; not an Exception, since the coordinator would repeat the try."""
+
+
+class Broken(AssertionError):
+    """A promise of the protocol does not hold."""
+
+
+# ---- the model of the broker
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A producer id's epoch."""
+
+    epoch: int
+
+
+@dataclass
+class OpenTransaction:
+    """What is written and not decided."""
+
+    epoch: int
+    places: set[Place] = field(default_factory=set)
+    rows: list[tuple[Place, int]] = field(default_factory=list)
+    entry: Entry | None = None
+
+
+@dataclass
+class Broker:
+    """One transactional id: its producer epochs, its open transaction, and what readers see."""
+
+    is_fencing: bool = True
+    epoch: int = -1
+    open: OpenTransaction | None = None
+    decided: OpenTransaction | None = None  # committed, the end not yet written everywhere
+    rows: list[tuple[Place, int]] = field(default_factory=list)
+    entry: Entry | None = None
+    history: list[Entry] = field(default_factory=list)
+    delayed: list[Callable[[], object]] = field(default_factory=list)
+
+    def begin(self) -> Writer:
+        self.complete()
+        if self.is_fencing:
+            self.open = None
+            self.epoch += 1
+        else:
+            self.epoch = 0
+        return Writer(self.epoch)
+
+    def time_out(self) -> None:
+        self.complete()
+        if self.open is not None:
+            self.open = None
+            self.epoch += 1 if self.is_fencing else 0
+
+    def add(self, writer: Writer, places: Sequence[Place]) -> None:
+        self._check(writer)
+        if self.decided is not None:
+            raise TransactionLost("the transaction is over (51)", where="model", fix="none")
+        self.open = self.open or OpenTransaction(writer.epoch)
+        self.open.places.update(places)
+
+    def append(self, writer: Writer, place: Place, rows: Sequence[int]) -> None:
+        self._part(writer, place).rows.extend((place, row) for row in rows)
+
+    def write_entry(self, writer: Writer, entry: Entry) -> None:
+        self._part(writer, LEDGER).entry = entry
+
+    def end(self, writer: Writer, *, is_commit: bool) -> None:
+        self._check(writer)
+        if self.open is None:
+            raise TransactionLost("no open transaction (48)", where="model", fix="none")
+        if is_commit:
+            self.decided = self.open
+        self.open = None
+
+    def complete(self) -> None:
+        """Write the end of what is decided: readers see it from now on."""
+        done, self.decided = self.decided, None
+        if done is not None:
+            self.rows += done.rows
+            if done.entry is not None:
+                self.entry = done.entry
+                self.history.append(done.entry)
+
+    def read(self) -> Entry | None:
+        self.complete()  # a reader waits until the last stable offset has caught up
+        return self.entry
+
+    def deliver(self) -> None:
+        late, self.delayed = self.delayed, []
+        for effect in late:
+            try:
+                effect()
+            except EpochFailed:
+                continue
+
+    def _check(self, writer: Writer) -> None:
+        if writer.epoch != self.epoch:
+            raise TransactionLost("fenced (47)", where="model", fix="none")
+
+    def _part(self, writer: Writer, place: Place) -> OpenTransaction:
+        self._check(writer)
+        if self.open is None or place not in self.open.places:
+            raise TransactionLost("not part of the transaction (120)", where="model", fix="none")
+        return self.open
+
+
+# ---- the world: drivers that take turns
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a schedule says for one step: who goes on, what befalls the call, and how large an epoch is planned."""
+
+    who: int = 0
+    fault: Fault = Fault.NONE
+    size: int = 2
+
+
+@dataclass
+class Checkpoint:
+    """The query's own log: the end of each epoch planned, and which epochs are done."""
+
+    ends: dict[int, int] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    def epoch(self, number: int) -> Epoch:
+        return Epoch(number, self._digest(number) or "", self._digest(number - 1), "query")
+
+    def rows(self, number: int) -> range:
+        return range(self.ends.get(number - 1, 0), self.ends[number])
+
+    def _digest(self, number: int) -> str | None:
+        return f"{number}:{self.ends[number]}" if number in self.ends else None
+
+
+@dataclass
+class World:
+    """One broker, one checkpoint, some drivers, and the schedule of what happens to them."""
+
+    turns: Iterator[Turn]
+    broker: Broker = field(default_factory=Broker)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    drivers: int = 2
+    can_repeat: bool = True
+    is_reading_first: bool = False  # mutant: the ledger is read before older writers are fenced
+    claimed: list[tuple[str, int]] = field(default_factory=list)  # a run, and the length of history when it was told
+    clock: float = 0.0
+    is_faulty: bool = True
+    reached: set[FaultPoint] = field(default_factory=set)
+    steps: int = 0
+
+    def run(self) -> None:
+        """Let the drivers take turns until all have ended; then one that is left alone finishes the job."""
+        actors = [Actor(self, number) for number in range(self.drivers)]
+        with mock.patch.object(coordinators, "reach", self._reach):
+            try:
+                while alive := [actor for actor in actors if not actor.is_over]:
+                    turn = next(self.turns, Turn())
+                    alive[turn.who % len(alive)].go_on(turn)
+                    self.steps += 1
+            finally:
+                for actor in actors:
+                    actor.kill()
+            for actor in actors:
+                if not isinstance(actor.end, EpochFailed | Fenced | LedgerMismatch | None):
+                    raise Broken(f"a driver ended as none should: {actor.end!r}") from actor.end
+            self.is_faulty = False
+            self.broker.deliver()
+            last = Actor(self, self.drivers)
+            while not last.is_over:
+                last.go_on(Turn())
+        if last.end is not None:
+            raise Broken(f"a driver that is left alone does not finish: {last.end!r}") from last.end
+        self.check()
+
+    def _reach(self, point: FaultPoint) -> None:
+        self.reached.add(point)
+        actor = threading.current_thread()
+        assert isinstance(actor, Actor)
+        actor.pass_point()
+
+    def check(self) -> None:
+        """The promises, of everything that was ever visible."""
+        expected = list(range(self.checkpoint.ends[LAST_EPOCH]))
+        for place in PLACES:
+            seen = [row for where, row in self.broker.rows if where == place]
+            wanted = [row for row in expected if PLACES[row % 2] == place]
+            if seen != wanted:
+                raise Broken(f"a reader of {place} sees {seen} and not {wanted}")
+        for run, at in self.claimed:
+            after = [entry.run for entry in self.broker.history[at:]]
+            while after and after[0] == run:
+                after.pop(0)
+            if run in after:
+                raise Broken(f"run {run} lost its claim and committed afterwards")
+        for before, now in zip([None, *self.broker.history], self.broker.history, strict=False):
+            out = None if before is None else before.epoch
+            if now.epoch != out and (before is None or before.run != now.run):
+                raise Broken(f"run {now.run} committed epoch {now.epoch} without the claim: {before}")
+            if now.epoch != out and now.epoch != (0 if out is None else out + 1):
+                raise Broken(f"epoch {now.epoch} was committed after epoch {out}")
+
+
+class Actor(threading.Thread):
+    """A driver with its supervisor: started again after a crash or a failed epoch, not after it was told to stop."""
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(name=f"driver-{number}", daemon=True)
+        self.world = world
+        self.is_over = False
+        self.end: BaseException | None = None
+        self.starts = 0
+        self._turn = Turn()
+        self._steps = 0
+        self._is_killed = False
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+
+    # in the thread of the world
+
+    def go_on(self, turn: Turn) -> None:
+        self._turn = turn
+        if self.ident is None:
+            self.start()
+        else:
+            self._go.release()
+        self._back.acquire()
+
+    def kill(self) -> None:
+        self._is_killed = True
+        while self.ident is not None and not self.is_over:
+            self.go_on(Turn())
+
+    # in the thread of the driver
+
+    def run(self) -> None:
+        try:
+            while self._live_once():
+                pass
+        except BaseException as error:  # noqa: BLE001 - the world looks at it
+            self.end = error
+        finally:
+            self.is_over = True
+            self._back.release()
+
+    def _live_once(self) -> bool:
+        """One process of the driver; is it to be started again?"""
+        self.starts += 1
+        try:
+            self._drive()
+        except Crash:
+            return not self._is_killed
+        except EpochFailed as error:
+            self.end = error
+            return self.world.is_faulty  # else it has no excuse
+        except (Fenced, LedgerMismatch) as error:
+            self.end = error
+            return False
+        self.end = None
+        return False
+
+    def _drive(self) -> None:
+        world, checkpoint = self.world, self.world.checkpoint
+        permits = Permits(now=lambda: world.clock)
+        transactions = ModelTransactions(self, world)
+        ledger = ModelLedger(self, world, transactions)
+        driver = Coordinator("job", transactions=transactions, ledger=ledger, permits=permits)
+        planned = max(checkpoint.ends, default=-1)
+        first = planned + (planned in checkpoint.done or planned < 0)
+        for number in range(first, LAST_EPOCH + 1):
+            if number > planned:
+                self._log(lambda number=number: self._plan(number))
+            self._steps = 0
+            epoch = checkpoint.epoch(number)
+            driver.commit(epoch, self._work(checkpoint.rows(number), transactions, permits))
+            self._log(lambda number=number: checkpoint.done.add(number))
+
+    def _plan(self, number: int) -> None:
+        if number in self.world.checkpoint.ends:  # Spark's log refuses to be written by two
+            raise LedgerMismatch("another query writes this checkpoint", where="model", fix="none")
+        self.world.checkpoint.ends[number] = self.world.checkpoint.ends.get(number - 1, 0) + self._turn.size
+
+    def _work(self, rows: range, transactions: "ModelTransactions", permits: Permits) -> Work:
+        def write(writer: Writer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
+            votes = []
+            for task, place in enumerate(PLACES):
+                mine = [row for row in rows if PLACES[row % 2] == place]
+                if not mine:
+                    continue
+                assert permits.ask(name, task=task, attempt=task, places=[place]) is None
+                transactions.add(writer, [place])
+                for half in (mine[:1], mine[1:]):
+                    self.step(lambda place=place, half=half: self.world.broker.append(writer, place, half))
+                votes.append(Vote(task, *place, len(mine), len(mine) - 1))
+            return votes, len(rows)
+
+        return Work(write=write, skip=lambda: None, cause_of=_cause_of, can_repeat=self.world.can_repeat)
+
+    def _log(self, effect: Callable[[], object]) -> None:
+        """Write to the checkpoint: done or not, with a crash on either side."""
+        self.pass_point()
+        effect()
+        self.pass_point()
+
+    def pass_point(self) -> None:
+        self._hand_over()
+        if self._turn.fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            raise Crash
+
+    def step(self, effect: Callable[[], T], failure: type[EpochFailed] = EpochFailed) -> T:
+        """One call to the outside."""
+        self._hand_over()
+        fault, broker = self._turn.fault, self.world.broker
+        if fault is Fault.TIME_OUT:
+            self.world.clock += 1000
+            broker.time_out()
+        if fault is Fault.DELIVERY:
+            broker.deliver()
+        if fault is Fault.CRASH_BEFORE:
+            raise Crash
+        if fault is Fault.DELAYED:
+            broker.delayed.append(effect)
+        if fault in (Fault.REFUSED, Fault.DELAYED):
+            raise failure("no answer", where="model", fix="none")
+        answer = effect()
+        if fault is Fault.CRASH_AFTER:
+            raise Crash
+        if fault is Fault.LOST_ANSWER:
+            raise failure("the answer was lost", where="model", fix="none")
+        return answer
+
+    def _hand_over(self) -> None:
+        self._back.release()
+        self._go.acquire()
+        if self._is_killed:
+            raise Crash
+        self._steps += 1
+        if self._steps > STEPS_PER_COMMIT:
+            raise Endless
+
+
+def _cause_of(error: Exception) -> Cause:
+    return Cause.LOST if isinstance(error, EpochFailed) else Cause.FINAL
+
+
+class ModelTransactions:
+    """What the coordinator asks of transactions, each call one step."""
+
+    timeout_ms = 1000
+
+    def __init__(self, actor: Actor, world: World) -> None:
+        self._actor = actor
+        self._world = world
+        self.early: Entry | None = None
+        self.entry: Entry | None = None
+
+    def begin(self) -> Writer:
+        if self._world.is_reading_first:
+            self.early = self._actor.step(self._world.broker.read)
+        return self._actor.step(self._world.broker.begin)
+
+    def add(self, producer: Writer, places: Sequence[Place]) -> None:
+        self._actor.step(lambda: self._world.broker.add(producer, places))
+
+    def add_offsets(self, producer: Writer, group: str, offsets: Mapping[Place, int]) -> str | None:
+        return None
+
+    def end(self, producer: Writer, *, is_commit: bool) -> None:
+        broker, entry = self._world.broker, self.entry
+        self._actor.step(lambda: broker.end(producer, is_commit=is_commit), failure=EndUnknown)
+        if is_commit and entry is not None:
+            self._world.claimed.append((entry.run, len(broker.history)))
+
+    def wait_until_complete(self) -> None:
+        self._actor.step(self._world.broker.complete, failure=EndUnknown)
+
+
+class ModelLedger:
+    """What the coordinator asks of the ledger, each call one step."""
+
+    where = "model"
+    place = LEDGER
+
+    def __init__(self, actor: Actor, world: World, transactions: ModelTransactions) -> None:
+        self._actor = actor
+        self._world = world
+        self._transactions = transactions
+
+    def read(self) -> Entry | None:
+        found = self._actor.step(self._world.broker.read)
+        return self._transactions.early if self._world.is_reading_first else found
+
+    def peek(self) -> Entry | None:
+        return self._actor.step(lambda: self._world.broker.entry)
+
+    def write(self, entry: Entry, producer: Writer) -> None:
+        self._transactions.entry = entry
+        self._actor.step(lambda: self._world.broker.write_entry(producer, entry))
+
+
+# ---- one epoch, step by step, without a schedule
+
+
+class Script:
+    """One driver alone with the model; each try of an epoch raises what the script says, or writes."""
+
+    def __init__(self, *tries: Exception | None, can_repeat: bool = True, timeout_ms: int = 1000) -> None:
+        self.world = World(turns=iter(()), clock=0.0)
+        actor: Any = SimpleNamespace(step=lambda effect, failure=None: effect())
+        self.transactions = ModelTransactions(actor, self.world)
+        self.transactions.timeout_ms = timeout_ms
+        self.permits = Permits(now=lambda: self.world.clock)
+        ledger = ModelLedger(actor, self.world, self.transactions)
+        self.driver = Coordinator("orders", transactions=self.transactions, ledger=ledger, permits=self.permits)
+        self.tries = list(tries)
+        self.exchanged: list[bool] = []
+        self.skipped = 0
+        self.votes = [Vote(5, *PLACES[0], 1, 0)]
+        self.causes: dict[type[Exception], Cause] = {EpochFailed: Cause.LOST, KeyError: Cause.NOT_ALIKE}
+        self.work = Work(
+            write=self._write, skip=self._skip, cause_of=self._cause_of, can_repeat=can_repeat, offsets={("in", 0): 3}
+        )
+
+    def commit(self, number: int = 0) -> Outcome:
+        return self.driver.commit(Epoch(number, f"digest-{number}", None, "query"), self.work)
+
+    def _write(self, writer: Writer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
+        self.exchanged.append(is_exchanging)
+        assert self.permits.ask(name, task=0, attempt=5, places=[PLACES[0]]) is None
+        self.transactions.add(writer, [PLACES[0]])
+        self.world.broker.append(writer, PLACES[0], [len(self.exchanged)])
+        error = self.tries.pop(0) if self.tries else None
+        if error is not None:
+            raise error
+        return self.votes, 1
+
+    def _skip(self) -> None:
+        self.skipped += 1
+
+    def _cause_of(self, error: Exception) -> Cause:
+        return self.causes.get(type(error), Cause.FINAL)
+
+
+def lost(what: str = "a worker died") -> EpochFailed:
+    return EpochFailed(what, where="there", fix="that")
+
+
+def test_an_epoch_that_is_out_is_computed_and_not_written() -> None:
+    script = Script()
+    assert script.commit() == Outcome(Step.WRITE, records=1)
+    assert script.commit() == Outcome(Step.SKIP)
+    assert (script.skipped, script.exchanged) == (1, [False])
+
+
+def test_a_try_that_failed_is_repeated_and_only_the_last_one_is_seen() -> None:
+    script = Script(lost(), lost())
+    assert script.commit() == Outcome(Step.WRITE, records=1, tries=3)
+    script.world.broker.complete()
+    assert script.world.broker.rows == [(PLACES[0], 3)]
+
+
+def test_after_the_last_try_the_first_error_is_shown_and_nothing_is_left_open() -> None:
+    script = Script(lost("the first"), *[lost(f"number {number}") for number in range(2, 9)])
+    with pytest.raises(EpochFailed, match="the first"):
+        script.commit()
+    assert len(script.exchanged) == TRIES
+    assert script.world.broker.open is None
+
+
+def test_rows_that_come_out_of_state_are_not_computed_twice() -> None:
+    script = Script(ValueError("odd"), can_repeat=False)
+    script.causes[ValueError] = Cause.LOST
+    with pytest.raises(EpochFailed, match="come out of state: ValueError: odd") as caught:
+        script.commit()
+    assert "restarts from its checkpoint" in caught.value.fix
+    assert len(script.exchanged) == 1
+
+
+def test_a_stateful_epoch_whose_answer_was_lost_is_done_without_computing_it_again() -> None:
+    script = Script(can_repeat=False)
+    wait = script.transactions.wait_until_complete
+
+    def lose_once() -> None:
+        script.transactions.wait_until_complete = wait  # type: ignore[method-assign]
+        raise EndUnknown("no answer", where="there", fix="that")
+
+    script.causes[EndUnknown] = Cause.LOST
+    script.transactions.wait_until_complete = lose_once  # type: ignore[method-assign]
+    assert script.commit() == Outcome(Step.SKIP, tries=2)
+    assert (script.skipped, len(script.exchanged)) == (0, 1)
+
+
+def test_rows_that_are_not_alike_are_exchanged_from_then_on() -> None:
+    script = Script(KeyError("clash"))
+    assert script.commit(0).tries == 2
+    assert script.commit(1).tries == 1
+    assert script.exchanged == [False, True, True]
+
+
+@pytest.mark.parametrize("error", [ValueError("a bad row"), InvariantBroken("odd", where="here", fix="none")])
+def test_what_no_repetition_mends_aborts_at_once(error: Exception) -> None:
+    script = Script(error)
+    with pytest.raises(type(error)):
+        script.commit()
+    assert len(script.exchanged) == 1
+    assert script.world.broker.open is None
+
+
+def test_votes_that_do_not_add_up_are_never_committed() -> None:
+    script = Script()
+    script.votes = [Vote(6, *PLACES[0], 1, 0)]
+    with pytest.raises(InvariantBroken, match="do not add up"):
+        script.commit()
+    script.world.broker.complete()
+    assert script.world.broker.rows == []
+
+
+def test_an_epoch_that_outlives_its_transaction_twice_names_the_cure() -> None:
+    script = Script(lost("slow"), lost("slow again"), lost("never reached"))
+    write = script.work.write
+
+    def slowly(*facts: Any) -> Any:
+        try:
+            return write(*facts)
+        finally:
+            script.world.clock += 2.0
+
+    script.work = replace(script.work, write=slowly)
+    with pytest.raises(LedgerMismatch, match=r"longer than the transaction may \(1 s\), twice; first: slow") as caught:
+        script.commit()
+    assert "lockgate checkpoints rollback orders --uncommitted" in caught.value.fix
+    assert len(script.exchanged) == 2
+
+
+def test_a_query_that_is_started_again_claims_the_ledger_anew() -> None:
+    script = Script()
+    script.commit(0)
+    before = script.driver.run
+    script.driver.begin_run()
+    script.commit(1)
+    runs = [entry.run for entry in script.world.broker.history]
+    assert runs == [before, before, script.driver.run, script.driver.run]
+    assert before != script.driver.run
+
+
+def test_another_checkpoint_is_refused_without_fencing_the_right_driver() -> None:
+    script = Script()
+    script.commit(0)
+    script.driver.begin_run()
+    fenced = script.world.broker.epoch
+    with pytest.raises(LedgerMismatch, match="another checkpoint"):
+        script.driver.commit(Epoch(1, "digest-1", None, "another query"), script.work)
+    assert script.world.broker.epoch == fenced
+
+
+def test_offsets_that_cannot_be_shown_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script()
+    script.transactions.add_offsets = lambda *_: "GROUP_AUTHORIZATION_FAILED"  # type: ignore[method-assign]
+    script.commit(0)
+    script.commit(1)
+    assert caplog.text.count("not shown to lag tools: GROUP_AUTHORIZATION_FAILED") == 1
+
+
+# ---- the promises hold
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule of random turns, as the bytes that a seed or Hypothesis gives; the first says how much goes wrong."""
+
+    data: bytes
+
+    def __iter__(self) -> Iterator[Turn]:
+        faults = list(Fault)
+        calm, now = self.data[0] | 0xC0, 0
+        for who, what in zip(self.data[1::2], self.data[2::2], strict=False):
+            fault = faults[1 + what % (len(faults) - 1)] if what > calm else Fault.NONE
+            now = who % 4 if who > 0xD0 else now  # a driver mostly goes on for a while, or they only fence each other
+            yield Turn(who=now, fault=fault, size=1 + who // 4 % 4)
+
+
+def rivals(at: int, length: int, fault: Fault = Fault.NONE) -> Iterator[Turn]:
+    """A second driver starts at a step, goes on for some, and leaves the rest to the first one."""
+    yield from [*[Turn()] * at, Turn(fault=fault), *[Turn(who=1)] * length, Turn(fault=Fault.DELIVERY)]
+
+
+def run(turns: Iterator[Turn], **how: Any) -> World:
+    world = World(turns=turns, **how)
+    world.run()
+    return world
+
+
+def test_an_epoch_without_faults_passes_every_point_of_the_driver() -> None:
+    world = run(iter(()), drivers=1)
+    assert world.reached == {point for point in FaultPoint if not point.is_in_task}
+
+
+@pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE], ids=lambda one: str(one.name))
+def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(fault: Fault, can_repeat: bool) -> None:
+    steps = run(iter(()), drivers=1).steps
+    assert steps > 60
+    for at in range(steps):
+        run(iter([*[Turn()] * at, Turn(fault=fault)]), drivers=1, can_repeat=can_repeat)
+
+
+@pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.DELAYED, Fault.LOST_ANSWER], ids=lambda one: str(one.name))
+def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool) -> None:
+    steps = run(iter(()), drivers=1).steps
+    for at in range(0, steps, 3):
+        for length in (1, 6, 13, 30, 200):
+            run(rivals(at, length, fault), can_repeat=can_repeat)
+
+
+@settings(
+    max_examples=400, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.data_too_large]
+)
+@given(data=st.binary(min_size=160, max_size=500), drivers=st.integers(1, 3), can_repeat=st.booleans())
+def test_under_any_schedule_each_epoch_is_seen_once_and_in_order(data: bytes, drivers: int, can_repeat: bool) -> None:
+    run(iter(Plan(data)), drivers=drivers, can_repeat=can_repeat)
+
+
+# ---- and the checks can fail
+
+
+def _decide_to_write(*_: Any, **__: Any) -> Step:
+    return Step.WRITE
+
+
+def _decide_without_a_claim(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str) -> Step:
+    if entry is None and epoch.number == 0:
+        return Step.WRITE
+    return _decide(None if entry is None else replace(entry, run=run), epoch, run=run, where=where, job=job)
+
+
+_decide = protocol.decide
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[dict[str, Any]]:
+    """The protocol, or the model, with one of its laws broken; what a world needs for it."""
+    with ExitStack() as patches:
+        if name == "the ledger is not asked":
+            patches.enter_context(mock.patch.object(protocol, "decide", _decide_to_write))
+        if name == "nobody claims the ledger":
+            patches.enter_context(mock.patch.object(protocol, "decide", _decide_without_a_claim))
+            patches.enter_context(mock.patch.object(Coordinator, "_claim"))
+        yield {
+            "broker": Broker(is_fencing=name != "older writers are not fenced"),
+            "is_reading_first": name == "the ledger is read before older writers are fenced",
+        }
+
+
+@pytest.mark.parametrize(
+    ("mutant", "told"),
+    [
+        ("the ledger is not asked", "a reader of"),
+        ("nobody claims the ledger", "lost its claim and committed afterwards"),
+        ("older writers are not fenced", "a reader of"),
+        ("the ledger is read before older writers are fenced", "a reader of"),
+        ("the ledger is read before older writers are fenced", "without the claim|lost its claim"),
+    ],
+)
+def test_the_checks_catch_a_protocol_in_which(mutant: str, told: str) -> None:
+    schedules = (iter(Plan(random.Random(seed).randbytes(300))) for seed in range(2000))
+    if "claim" in mutant:  # two drivers that are both well
+        schedules = (rivals(at, length) for at in range(0, 60, 2) for length in range(1, 40, 2))
+    for schedule in schedules:
+        with mutated(mutant) as how:
+            try:
+                run(schedule, **how)
+            except Broken as broken:
+                if re.search(told, str(broken)):
+                    return
+    pytest.fail(f"no schedule showed that {mutant}")

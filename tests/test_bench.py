@@ -1,0 +1,190 @@
+"""The figures of a measurement add up, and what it reads back is counted as a reader of committed records would."""
+
+import json
+import struct
+
+import pytest
+from kafka.partitioner.default import murmur2
+
+from lockgate.bench import (
+    LIMIT_CENTS,
+    SIDES,
+    Payments,
+    Settings,
+    Spread,
+    Throughput,
+    Timing,
+    count_records,
+    job,
+    median_of,
+    quotient,
+    table,
+)
+from lockgate.errors import Refused
+from lockgate.guarantees import Guarantee
+from lockgate.kafka.codecs import Codec
+from lockgate.kafka.encode import encode
+from lockgate.kafka.wire import Fetched
+from lockgate.planner.plan import plan
+
+
+def timing(side: Guarantee, repeat: int, speed: int, delivered: int = 90) -> Timing:
+    return Timing(
+        side=side.name,
+        repeat=repeat,
+        seconds=1.0,
+        events_per_second=speed,
+        epoch_events_per_second=2 * speed,
+        epoch_count=4,
+        delivered_count=delivered,
+    )
+
+
+def measured(*, exactly: list[int], at_least: list[int], delivered: int = 90) -> Throughput:
+    timings = [timing(SIDES[0], repeat, speed) for repeat, speed in enumerate(at_least)]
+    timings += [timing(SIDES[1], repeat, speed, delivered) for repeat, speed in enumerate(exactly)]
+    return Throughput(expected_count=90, client={side.name: {} for side in SIDES}, timings=tuple(timings))
+
+
+def test_the_ratio_is_the_quotient_of_the_medians_that_are_shown() -> None:
+    found = measured(at_least=[1, 100, 90, 110], exactly=[999, 120, 150, 60])
+    assert found.as_json()["events_per_second_median"] == {SIDES[0].name: 100, SIDES[1].name: 120}
+    assert found.ratio == 1.2
+    assert found.ratio_epoch == 1.2
+    assert "ratio of the medians: 1.20" in "\n".join(found.lines())
+
+
+def test_the_warm_up_is_shown_and_does_not_count() -> None:
+    found = measured(at_least=[7, 100], exactly=[8, 100])
+    assert found.ratio == 1.0
+    assert "warm-up" in found.lines()[0]
+    assert found.lines()[1].split() == ["at-least-once", "7", "100", "100"]
+
+
+def test_a_run_that_lost_or_doubled_is_told() -> None:
+    assert measured(at_least=[1, 1], exactly=[1, 1]).holds
+    found = measured(at_least=[1, 1], exactly=[1, 1], delivered=91)
+    assert not found.holds
+    assert "WRONG: 90 records were expected" in found.lines()[-1]
+    assert "END_TO_END_EXACTLY_ONCE repeat 1: 91" in found.lines()[-1]
+
+
+def test_medians_are_as_they_are_shown() -> None:
+    assert median_of([5]) == 5
+    assert median_of([10, 1, 3]) == 3
+    assert median_of([10, 20]) == 15
+    assert quotient(3, 2) == 1.5
+    assert quotient(3, 0) == 0.0
+
+
+def test_a_spread_is_the_middle_and_the_worst() -> None:
+    assert str(Spread.of([0.001, 0.0505, 0.002])) == "2.0 / 50.5"
+
+
+def test_a_table_lines_up() -> None:
+    assert table([["side", "a", "b"], ["one", "10", "1"]]) == ["side   a  b", "one   10  1"]
+
+
+@pytest.mark.parametrize("wrong", [{"events": 0}, {"repeats": 0}, {"partitions": -1}, {"rows_per_epoch": 0}])
+def test_too_few_of_anything_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(Refused, match="too few"):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [Settings(job="pass"), Settings(is_keyed=False)])
+def test_an_exchange_needs_a_key_in_the_value(wrong: Settings) -> None:
+    with pytest.raises(Refused, match="exchange"):
+        Settings(job=wrong.job, is_keyed=wrong.is_keyed, is_exchanged=True)
+
+
+def test_the_command_says_everything() -> None:
+    told = Settings(events=5, codec="lz4", job="pass", is_keyed=False, parts=("memory",)).command
+    assert told == (
+        "lockgate bench --events 5 --partitions 4 --rows-per-epoch 500000 --codec lz4 --repeats 3 --job pass --no-key"
+        " --seed 7 --part memory"
+    )
+
+
+def test_epochs_of_sixteen_times_the_size_are_compared_however_few_events_there_are() -> None:
+    assert Settings().epoch_sizes() == (50_000, 200_000, 800_000)
+    assert Settings(events=16_000).epoch_sizes() == (1_000, 4_000, 16_000)
+
+
+# -- the input ---------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_json_of_about_ninety_bytes_where_java_would_put_them() -> None:
+    settings = Settings(events=3000)
+    payments = Payments(settings)
+    rows = []
+    for partition, records in payments.records(1000, 3000):
+        for key, value in zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True):
+            row = json.loads(value)
+            rows.append(row)
+            assert row["card"].encode() == key
+            assert (murmur2(key) & 0x7FFFFFFF) % settings.partitions == partition
+            assert 75 <= len(value) <= 95
+    assert sorted(row["id"] for row in rows) == list(range(1000, 3000))
+
+
+def test_what_must_come_out_is_known_beforehand() -> None:
+    settings = Settings(events=3000)
+    payments = Payments(settings)
+    values = [value for _, records in payments.records(0, 3000) for value in records.values.to_pylist()]
+    large = sum(json.loads(value)["cents"] >= LIMIT_CENTS for value in values)
+    assert payments.expected_count(settings) == large
+    assert 2500 < large < 2900
+    assert payments.expected_count(Settings(events=3000, job="pass")) == 3000
+
+
+def test_the_same_seed_gives_the_same_events() -> None:
+    def values(seed: int) -> list[bytes]:
+        payments = Payments(Settings(events=100, seed=seed))
+        return [value for _, records in payments.records(0, 100) for value in records.values.to_pylist()]
+
+    assert values(1) == values(1) != values(2)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "settings", [Settings(), Settings(is_keyed=False), Settings(is_exchanged=True), Settings(job="pass", codec="lz4")]
+)
+def test_both_sides_reach_what_they_declare(settings: Settings, side: Guarantee) -> None:
+    planned = plan(job(settings, side, servers="localhost:9092", payments="in", out="out", name="bench"))
+    assert planned.refusal() is None
+    assert planned.reached is side
+
+
+# -- reading back ------------------------------------------------------------------------------------------------------
+
+
+def batch(base: int, records: int, *, producer: int = 1) -> bytes:
+    [(_, made)] = Payments(Settings(events=records, partitions=1)).records(0, records)
+    data = encode(made, codec=Codec.NONE, producer_id=producer, producer_epoch=0, base_sequence=0, now_ms=0)
+    return struct.pack(">q", base) + data[8:]
+
+
+def control(base: int, *, producer: int = 1) -> bytes:
+    data = bytearray(batch(base, 1, producer=producer))
+    data[22] |= 0x20
+    return bytes(data)
+
+
+def fetched(*parts: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+    return Fetched(
+        code=0, high_watermark=0, last_stable_offset=0, log_start_offset=0, records=b"".join(parts), aborted=aborted
+    )
+
+
+def test_control_records_are_not_counted() -> None:
+    assert count_records(fetched(batch(0, 10), batch(10, 5), control(15))) == (15, 16)
+
+
+def test_aborted_records_are_not_counted_and_later_ones_are() -> None:
+    parts = (batch(0, 10), batch(10, 3, producer=2), control(13), batch(14, 7))
+    assert count_records(fetched(*parts, aborted=((1, 0),))) == (10, 21)
+
+
+def test_half_a_batch_at_the_end_is_read_the_next_time() -> None:
+    assert count_records(fetched(batch(0, 10), batch(10, 5)[:-1])) == (10, 10)
+    assert count_records(fetched()) == (0, 0)

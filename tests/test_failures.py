@@ -1,0 +1,93 @@
+"""Errors of ours survive whatever Spark wraps around them."""
+
+import base64
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, Refused, UnparsableValue
+from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure
+from lockgate.kafka.writer import RecordRefused
+from lockgate.sinks.kafkatask import PartitionShared
+
+FAILURE = RowFailure(
+    kind="value", where="source 'orders'", part="topic 'orders', partition 2", at=17, reason="no number", row='{"n": x}'
+)
+texts = st.text(max_size=40)
+
+
+def wrapped(text: str) -> str:
+    return (
+        f"org.apache.spark.SparkException: Job aborted: Task 0 in stage 3.0 failed 4 times: {text}\n\tat java.base/x.y"
+    )
+
+
+@given(st.builds(RowFailure, kind=texts, where=texts, part=texts, at=st.integers(-1, 2**62), reason=texts, row=texts))
+def test_a_row_that_failed_is_found_in_sparks_pages(failure: RowFailure) -> None:
+    assert find_failure(wrapped(failure.token())) == failure
+
+
+@given(what=texts, where=texts, fix=texts)
+def test_an_error_of_ours_is_found_in_sparks_pages(what: str, where: str, fix: str) -> None:
+    found = find_error(wrapped(str(Carried(EpochFailed(what, where=where, fix=fix)))))
+    assert type(found) is EpochFailed
+    assert (found.what, found.where, found.fix) == (what, where, fix)
+
+
+@pytest.mark.parametrize("kind", [EpochFailed, RecordRefused, PartitionShared, Refused, FunctionFailed])
+def test_the_kind_of_an_error_travels_too(kind: type[LockgateError]) -> None:
+    assert type(find_error(carry(kind("what", where="where", fix="fix")))) is kind
+
+
+def test_a_kind_that_is_not_known_here_is_a_failure_all_the_same() -> None:
+    facts = {"class": "OfANewerVersion", "what": "what", "where": "where", "fix": "fix"}
+    error = find_error("lockgate-error:" + base64.b64encode(json.dumps(facts).encode()).decode())
+    assert type(error) is Failed
+    assert (error.what, error.where, error.fix) == ("what", "where", "fix")
+
+
+def test_people_see_the_first_line_before_the_token() -> None:
+    assert carry(EpochFailed("no permit to write", where="there", fix="that")).startswith("no permit to write ")
+
+
+def test_a_row_comes_before_an_error_that_was_raised_because_of_it() -> None:
+    both = f"{carry(EpochFailed('what', where='where', fix='fix'))} caused by {FAILURE.token()}"
+    assert type(find_error(both)) is UnparsableValue
+
+
+def test_of_several_tokens_the_first_one_counts() -> None:
+    first, second = (carry(EpochFailed(name, where="w", fix="f")) for name in ("first", "second"))
+    found = find_error(f"{first}\n{second}")
+    assert found is not None
+    assert found.what == "first"
+
+
+@pytest.mark.parametrize("text", ["", "java.lang.OutOfMemoryError", "lockgate-failure:", "lockgate-error:"])
+def test_a_message_without_a_token_carries_nothing(text: str) -> None:
+    assert find_failure(text) is None
+    assert find_error(text) is None
+
+
+@pytest.mark.parametrize(("kind", "error"), [("value", UnparsableValue), ("function", FunctionFailed)])
+def test_the_author_is_told_where_the_row_came_from(kind: str, error: type[Failed]) -> None:
+    failure = RowFailure(kind, FAILURE.where, FAILURE.part, FAILURE.at, FAILURE.reason, "x" * 1000)
+    told = failure.as_error()
+    assert type(told) is error
+    assert "topic 'orders', partition 2, offset 17: no number" in told.what
+    assert told.what.endswith("x…")
+    assert len(told.what) < 400
+    assert told.where == "source 'orders'"
+
+
+def test_a_place_without_an_offset_is_named_without_one() -> None:
+    assert RowFailure("value", "w", "file 'a.csv'", -1, "r", "").place == "file 'a.csv'"
+
+
+@pytest.mark.parametrize("kind", [EpochFailed, RecordRefused, PartitionShared])
+def test_errors_are_pickled_whole(kind: type[LockgateError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("what", where="where", fix="fix")))
+    assert type(error) is kind
+    assert str(error) == "what\n  where: where\n  fix:   fix"
