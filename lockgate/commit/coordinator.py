@@ -128,16 +128,10 @@ class Coordinator:
             self._claim(epoch)
         first: Exception | None = None
         for tries in range(1, protocol.TRIES + 2):
-            if first is not None:
-                # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
-                protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
-            producer = self._transactions.begin()
-            reach(FaultPoint.BEGIN)
-            if tries > 1 or not self._has_claimed:
-                reach(FaultPoint.RECOVERY)
-            entry = self._ledger.read()
-            reach(FaultPoint.LEDGER_READ)
-            step = protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
+            try:
+                producer, step = self._look(epoch, is_again=first is not None)
+            except EpochFailed as error:
+                raise (first or error) from error  # the first one is the one to show
             if step is Step.SKIP:
                 if first is None:
                     work.skip()
@@ -157,6 +151,19 @@ class Coordinator:
             reach(FaultPoint.BEFORE_SPARK_COMMIT)
             return Outcome(step=step, records=records, tries=tries)
         raise first or AssertionError("an epoch without a try")
+
+    def _look(self, epoch: Epoch, *, is_again: bool) -> tuple[Any, Step]:
+        """Steps 1 and 2: fence, then ask the ledger."""
+        if is_again:
+            # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
+            protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
+        producer = self._transactions.begin()
+        reach(FaultPoint.BEGIN)
+        if is_again:
+            reach(FaultPoint.RECOVERY)
+        entry = self._ledger.read()
+        reach(FaultPoint.LEDGER_READ)
+        return producer, protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
 
     def _claim(self, epoch: Epoch) -> None:
         """Step 0. Without it two drivers would fence each other for ever."""

@@ -111,12 +111,18 @@ def record_sizes(records: Records) -> Integers:
 
 
 def cut(records: Records, *, limit_bytes: int) -> list[tuple[int, int]]:
-    """Pieces (start, stop) in order: the batch of a piece, with its header, has at most `limit_bytes`."""
-    ends = np.cumsum(record_sizes(records))
+    """Pieces (start, stop) in order, of about one size: the batch of a piece, with its header, has <= `limit_bytes`."""
+    sizes = record_sizes(records)
+    ends = np.cumsum(sizes)
+    room = limit_bytes - HEADER_BYTES
+    if len(records) and int(ends[-1]) > room > 0:
+        # Evenly, because a batch costs the same whatever is in it: not one that is full and one with the rest.
+        share = -(-int(ends[-1]) // -(-int(ends[-1]) // room))
+        room = min(room, share + int(sizes.max()))
     pieces = []
     start, begin_bytes = 0, 0
     while start < len(records):
-        stop = int(np.searchsorted(ends, begin_bytes + limit_bytes - HEADER_BYTES, side="right"))
+        stop = int(np.searchsorted(ends, begin_bytes + room, side="right"))
         if stop <= start:
             raise RecordTooLarge(index=start, size_bytes=int(ends[start]) - begin_bytes)
         pieces.append((start, stop))

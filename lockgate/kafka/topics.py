@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lockgate.errors import BadMachine, Failed, Refused
+from lockgate.errors import BadMachine, EpochFailed, Failed, Refused
 from lockgate.kafka.codes import Code, name_of
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import OLDEST, Connection, TopicShape, Unanswered
@@ -134,7 +134,7 @@ def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECOND
             return ask()
         except Unanswered as error:
             if time.monotonic() > deadline:
-                raise Failed(
+                raise EpochFailed(
                     f"the Kafka brokers do not answer: {error}",
                     where=where,
                     fix="look at the brokers; when they are back, run it again: it goes on where it stopped",

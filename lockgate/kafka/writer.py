@@ -176,7 +176,7 @@ class Writer:
         if code and code not in RETRIABLE:
             raise EpochFailed(f"the broker refuses a batch: {name_of(code)}", where=where, fix="see the broker's log")
         waited = time.monotonic() - batch.first_sent
-        if code == Code.UNKNOWN_TOPIC_OR_PARTITION and waited > GONE_SECONDS:
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION and waited > min(GONE_SECONDS, self._patience):
             refuse_gone(self._connection, [lane.place[0]], where=where)
         if waited > self._patience:
             raise EpochFailed(

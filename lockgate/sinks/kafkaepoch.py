@@ -195,6 +195,14 @@ class KafkaEpochs:
             where=self.where,
         )
         told = placed.mapInArrow(order, VOTES).collect()
+        refused = next((row.refusal for row in told if row.refusal is not None), None)
+        if refused is not None:
+            # What the first attempt failed with is the cause; one that was killed could not say a word.
+            raise (
+                find_error(self._permits.failure or "")
+                or find_error(refused)
+                or EpochFailed("a task was refused", where=self.where, fix="the epoch is repeated")
+            )
         votes = [
             Vote(
                 attempt=row.attempt,
@@ -228,7 +236,7 @@ class KafkaEpochs:
             return spread, tasks
         hashed = place_hash(self.spark, made.get("key"), made["value"])
         placed = frame.select(*_aliased(made), hashed.alias("hash"))
-        if rows.is_alike and not is_exchanging and only is not None and _tasks_of(frame) <= least:
+        if rows.is_alike and not is_exchanging and only is not None:
             return placed, None
         writers = self._writers(is_routed)
         partition = F.col("hash") if "partition" not in made else F.coalesce(F.col("partition"), F.col("hash"))

@@ -5,7 +5,8 @@ the tasks of later epochs too. Before the first byte for a partition the driver 
 partition is added to the transaction: late, so that computing does not eat the transaction's time.
 
 A failure is told to the driver before it is raised: Spark tries the task again, the permit is refused then, and only
-that refusal would be seen.
+that refusal would be seen. The refusal itself is no failure of the task but its result: to try once more cannot help,
+and Spark would do so three times.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
     from lockgate.kafka.encode import Records
     from lockgate.kafka.writer import Writer
 
-VOTES = "attempt BIGINT, topic STRING, partition INT, records BIGINT, last_sequence BIGINT"
-"""A row per partition written, and one with topic null that says how many rows came to the task."""
+VOTES = "attempt BIGINT, topic STRING, partition INT, records BIGINT, last_sequence BIGINT, refusal STRING"
+"""A row per partition written, and one with topic null that says how many rows came to the task, or what refused it."""
 
 _READY_BYTES = 256 << 10
 _WAITING_BYTES = 16 << 20
 
 
-class PartitionShared(EpochFailed):
+class PermitRefused(EpochFailed):
+    """Another attempt of the task has written before this one, or its try is over."""
+
+
+class PartitionShared(PermitRefused):
     """Two tasks have rows for one partition: they have to be exchanged first."""
 
 
@@ -68,6 +73,8 @@ class WriteOrder:
         door = _caller(self.door)
         try:
             yield _Task(self, attempt, index, door).run(batches)
+        except PermitRefused as refusal:
+            yield _as_batch([(attempt, None, None, 0, None, carry(refusal))])
         except LockgateError as error:
             door.tell(self.name, carry(error))
             raise Carried(error) from error
@@ -113,8 +120,8 @@ class _Task:
         written = self._writer.finish() if self._writer is not None else []
         if written:
             reach(FaultPoint.EMIT)
-        votes = [(self._attempt, one.place[0], one.place[1], one.records, one.last_sequence) for one in written]
-        return _as_batch([*votes, (self._attempt, None, None, rows, None)])
+        votes = [(self._attempt, *one.place, one.records, one.last_sequence, None) for one in written]
+        return _as_batch([*votes, (self._attempt, None, None, rows, None, None)])
 
     def _take(self, batch: pa.RecordBatch) -> None:
         groups = list(self._spread(batch) if self._order.spread_over is not None else self._split(batch))
@@ -212,7 +219,7 @@ class _Task:
             return
         refusal = self._door.ask(self._order.name, task=self._index, attempt=self._attempt, places=new)
         if refusal is not None:
-            raise (PartitionShared if refusal.is_clash else EpochFailed)(
+            raise (PartitionShared if refusal.is_clash else PermitRefused)(
                 f"no permit to write: {refusal.reason}",
                 where=f"task {self._index}, attempt {self._attempt}, {self._order.where}",
                 fix="the epoch is repeated as a whole",
@@ -265,7 +272,7 @@ def _as_records(part: pa.RecordBatch) -> Records:
 def _as_batch(votes: list[tuple[Any, ...]]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    kinds = (pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.int64())
-    names = ("attempt", "topic", "partition", "records", "last_sequence")
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.string())
+    names = ("attempt", "topic", "partition", "records", "last_sequence", "refusal")
     columns = [pa.array(list(values), type=kind) for values, kind in zip(zip(*votes, strict=True), kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=list(names))

@@ -93,6 +93,7 @@ def open_session(wanted: SessionPlan) -> SparkSession:
         _refuse_unfit(context, wanted)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).disabled = True  # what went wrong is told once, by us
+    logging.getLogger("py4j").addHandler(logging.NullHandler())  # an epoch that ends in an error is told by us, too
     session = SparkSession(context).newSession()
     for name, value in {**QUERY_SETTINGS, **(REAL_TIME_SETTINGS if wanted.is_real_time else {})}.items():
         session.conf.set(name, value)
