@@ -6,20 +6,10 @@ import struct
 import pytest
 from kafka.partitioner.default import murmur2
 
-from lockgate.bench import (
-    LIMIT_CENTS,
-    SIDES,
-    Payments,
-    Settings,
-    Spread,
-    Throughput,
-    Timing,
-    count_records,
-    job,
-    median_of,
-    quotient,
-    table,
-)
+from lockgate.bench.counting import count_records
+from lockgate.bench.payments import Payments
+from lockgate.bench.report import Spread, Throughput, Timing, median_of, quotient, table
+from lockgate.bench.settings import LIMIT_CENTS, SIDES, Settings, job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.codecs import Codec

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.bench import Settings
+    from lockgate.bench.settings import Settings
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_bench(arguments: argparse.Namespace) -> int:
     """Measure, and tell what was measured."""
-    from lockgate import bench
+    from lockgate.bench.measure import measure
     from lockgate.services.stack import default_root
 
     is_stopping = threading.Event()
@@ -72,7 +72,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments)
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        report = bench.measure(
+        report = measure(
             settings,
             default_root().parent / "bench",
             servers=arguments.servers,
@@ -92,10 +92,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """What is to be measured: what was said, and the defaults for the rest."""
-    from lockgate import bench
+    from lockgate.bench.settings import CODECS, PARTS, Settings
 
-    _require(arguments.codec, bench.CODECS, "--codec")
-    _require(arguments.part, bench.PARTS, "--part")
+    _require(arguments.codec, CODECS, "--codec")
+    _require(arguments.part, PARTS, "--part")
     said: dict[str, Any] = {
         "events": arguments.events,
         "partitions": arguments.partitions,
@@ -108,7 +108,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         "seed": arguments.seed,
         "parts": None if arguments.part is None else (arguments.part,),
     }
-    return bench.Settings(**{name: given for name, given in said.items() if given is not None})
+    return Settings(**{name: given for name, given in said.items() if given is not None})
 
 
 def _require(given: str | None, known: tuple[str, ...], option: str) -> None:

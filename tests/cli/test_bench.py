@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockgate.bench import Payments, Settings
+from lockgate.bench.payments import Payments
+from lockgate.bench.settings import Settings
 from lockgate.cli.bench import read_settings
 from lockgate.cli.main import main, make_parser
 from lockgate.kafka.topics import existing_topics

@@ -8,7 +8,8 @@ import pytest
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError
 
 from lockgate.errors import BadJob, BadMachine
-from lockgate.kafka.settings import BATCH_BYTES, ClientSettings, is_java_only, is_refusal, read_settings
+from lockgate.kafka.client import is_refusal
+from lockgate.kafka.settings import BATCH_BYTES, ClientSettings, is_java_only, read_settings
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,12 +22,14 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, run, stream, windows
 from lockgate.commit.ledger import Entry
 from lockgate.errors import Fenced, LedgerMismatch, TopicGone
+from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import create_topics
 from lockgate.kafka.transaction import Transactions
 from lockgate.kafka.wire import Connection, Unanswered, connect
 from lockgate.kafka.writer import RecordRefused
+from lockgate.runtime.checkpoints import Checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -280,6 +282,19 @@ def test_a_lost_ledger_stops_and_is_not_made_anew_in_silence(bench: Bench) -> No
     with pytest.raises(LedgerMismatch, match="its ledger is empty or gone"):
         bench.run()
     assert bench.ids() == once(range(1000))
+
+
+def test_a_ledger_that_is_too_old_stops_and_goes_on_when_it_is_set_right(bench: Bench) -> None:
+    bench.run()
+    right = bench.entry()
+    older = replace(right, epoch=0, digest=Checkpoint(root=bench.checkpoint).digest(0))
+    replace_entry(bench.ledger, bench.transactions, right, older)
+    bench.send(range(1000, 1100))
+    with pytest.raises(LedgerMismatch, match="the ledger is at epoch 0, the checkpoint already at 3"):
+        bench.run()
+    replace_entry(bench.ledger, bench.transactions, older, right)
+    bench.run()
+    assert bench.ids() == once(range(1100))
 
 
 def test_a_deleted_topic_stops_and_the_job_goes_on_when_it_is_there_again(bench: Bench) -> None:

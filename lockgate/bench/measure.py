@@ -1,0 +1,134 @@
+"""The measurement: which parts run, on which Kafka, alone, and with everything taken away again.
+
+Figures of two runs on two days cannot be compared, so nothing here is a bar by itself: the same job over the same input
+is run under both guarantees in turn, and what counts is the quotient of the two medians.
+
+    throughput     both sides over the same events
+    transactions   what an epoch pays beside its records
+    memory         the largest Python worker, by the size of the epoch
+
+Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from lockgate.bench.counting import GoOn
+from lockgate.bench.memory import measure_memory
+from lockgate.bench.payments import Payments, send
+from lockgate.bench.report import Machine, Report
+from lockgate.bench.runs import Runs
+from lockgate.bench.settings import Settings
+from lockgate.bench.site import Site, Tell
+from lockgate.bench.throughput import measure_throughput
+from lockgate.bench.transactions import measure_transactions
+from lockgate.errors import Refused
+from lockgate.kafka.wire import Connection
+from lockgate.services.stack import Stack
+
+PREFIX = "lockgate-bench-"
+
+
+def measure(
+    settings: Settings,
+    home: Path,
+    *,
+    servers: str | None,
+    now: datetime,
+    tell: Tell,
+    go_on: GoOn = lambda: None,
+) -> Report:
+    """Fill a topic, measure the parts that are asked for, and take away what was made.
+
+    Args:
+        home: a directory for checkpoints, the log and, without `servers`, a Kafka of its own.
+        now: names the topics.
+        go_on: called often; what it raises ends the measurement.
+    """
+    load = os.getloadavg()[0]
+    checkpoints = home / "checkpoints"
+    with _alone(home), _kafka(home, servers, tell) as found:
+        site = Site(settings, servers=found, name=f"{PREFIX}{now:%Y%m%d-%H%M%S}", tell=tell, go_on=go_on)
+        payments = Payments(settings)
+        runs = Runs(site, payments=f"{site.name}-payments", checkpoints=checkpoints, log=home / "bench.spark.log")
+        try:
+            return _measure_parts(runs, payments, load)
+        finally:
+            site.close()
+            shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _measure_parts(runs: Runs, payments: Payments, load: float) -> Report:
+    site = runs.site
+    machine = _look_at_machine(site.connection, load)
+    parts = site.settings.parts
+    # One after the other, the input first: what runs at the same time is measured too.
+    event_bytes = send(payments, runs.payments, site) if {"throughput", "memory"} & set(parts) else 0
+    throughput = measure_throughput(runs, payments) if "throughput" in parts else None
+    costs = measure_transactions(site) if "transactions" in parts else ()
+    memory = measure_memory(runs) if "memory" in parts else ()
+    return Report(
+        settings=site.settings,
+        machine=machine,
+        event_bytes=event_bytes,
+        throughput=throughput,
+        transactions=costs,
+        memory=memory,
+    )
+
+
+def _look_at_machine(connection: Connection, load: float) -> Machine:
+    import psutil
+    import pyspark
+
+    from lockgate.spark.java import find_java
+
+    return Machine(
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=int(psutil.virtual_memory().total),
+        load_before=round(load, 2),
+        python=platform.python_version(),
+        spark=pyspark.__version__,
+        kafka=".".join(map(str, connection.broker_version)),
+        java=str(find_java().version),
+    )
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One measurement at a time in a directory; two would measure each other."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                "a measurement is running here already",
+                where=str(home),
+                fix="wait for its end: two would measure each other",
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _kafka(home: Path, servers: str | None, tell: Tell) -> Iterator[str]:
+    """The servers to measure: the given ones, or a Kafka of our own that is gone with its data afterwards."""
+    if servers is not None:
+        yield servers
+        return
+    root = home / "services"
+    stack = Stack(root, brokers=1)
+    try:
+        stack.up(fresh=True, postgres=False, progress=tell)
+        yield stack.status().kafka.servers or ""
+    finally:
+        stack.down(progress=tell)
+        shutil.rmtree(root, ignore_errors=True)

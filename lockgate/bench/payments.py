@@ -1,0 +1,104 @@
+"""The events, and how they are sent.
+
+They are a function of the seed, so what must come out is known before anything runs. They are sent with the product's
+own encoder, where Java's partitioner would put them, and counted before anybody measures: an input that is not complete
+would look like a loss of the side that reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from lockgate.bench.settings import LIMIT_CENTS, WHERE, Settings
+from lockgate.bench.site import Site
+from lockgate.kafka.topics import describe_outputs, transaction_timeout_ms
+from lockgate.kafka.transaction import Transactions
+
+if TYPE_CHECKING:
+    from lockgate.kafka.encode import Records
+
+_CARDS = 10_000
+_BEGAN_MS = int(datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp() * 1000)
+_CHUNK = 200_000
+
+
+class Payments:
+    """The events: JSON of about 90 bytes, keyed by card; a function of the seed."""
+
+    def __init__(self, settings: Settings) -> None:
+        import numpy as np
+
+        rng = np.random.default_rng(settings.seed)
+        self.count = settings.events
+        self._cards = rng.integers(0, _CARDS, size=self.count)
+        self._cents = rng.integers(0, 100_000, size=self.count)
+        self._partition_of = _partitions_of_cards(settings.partitions)
+
+    def expected_count(self, settings: Settings) -> int:
+        """How many records the job must write."""
+        return self.count if settings.job == "pass" else int((self._cents >= LIMIT_CENTS).sum())
+
+    def records(self, start: int, stop: int) -> Iterator[tuple[int, Records]]:
+        """Some of the events as the records of each partition, where Java's partitioner would put them."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from lockgate.kafka.encode import Records
+
+        def text(numbers: Any, width: int = 0) -> Any:
+            shown = pc.cast(pa.array(numbers), pa.string())
+            return pc.utf8_lpad(shown, width=width, padding="0") if width else shown
+
+        cards, numbers = self._cards[start:stop], np.arange(start, stop)
+        keys = pc.binary_join_element_wise("card-", text(cards, 4), "")
+        parts = [
+            *('{"id":', text(numbers), ',"card":"', keys, '","cents":', text(self._cents[start:stop])),
+            *(',"at":', text(_BEGAN_MS + numbers), ',"shop":"shop-', text(cards * 31 % 997, 4), '"}'),
+        ]
+        values = pc.binary_join_element_wise(*parts, "").cast(pa.binary())
+        partitions = self._partition_of[cards]
+        for partition in np.unique(partitions).tolist():
+            own = pa.array(np.flatnonzero(partitions == partition))
+            yield partition, Records(keys=keys.cast(pa.binary()).take(own), values=values.take(own))
+
+
+def _partitions_of_cards(partitions: int) -> Any:
+    import numpy as np
+    from kafka.partitioner.default import murmur2
+
+    hashes = [murmur2(f"card-{card:04}".encode()) & 0x7FFFFFFF for card in range(_CARDS)]
+    return np.array(hashes, dtype=np.int64) % partitions
+
+
+def send(payments: Payments, topic: str, site: Site) -> int:
+    """Make a topic and send the events with the product's own encoder; how large one is, on average."""
+    from lockgate.kafka.writer import Writer
+
+    settings = site.settings
+    site.make(topic, settings.partitions)
+    limit = describe_outputs(site.connection, [topic], where=WHERE)[topic].max_message_bytes
+    timeout_ms = transaction_timeout_ms(site.connection, where=WHERE)
+    transactions = Transactions(site.connection, f"{site.name}-fill", timeout_ms=timeout_ms, where=WHERE)
+    places = [(topic, number) for number in range(settings.partitions)]
+    began, size = time.monotonic(), 0
+    for start in range(0, settings.events, _CHUNK):
+        site.go_on()
+        stop = min(settings.events, start + _CHUNK)
+        producer = transactions.begin()
+        transactions.add(producer, places)
+        writer = Writer(site.connection, transactional_id=transactions.id, producer=producer, where=WHERE)
+        for partition, records in payments.records(start, stop):
+            size += records.values.nbytes - 4 * len(records)  # without Arrow's own offsets
+            now_ms = int(time.time() * 1000)
+            writer.write((topic, partition), records, max_message_bytes=limit, now_ms=now_ms)
+        writer.finish()
+        transactions.end(producer, is_commit=True)
+        site.tell(f"sent {stop:,} of {settings.events:,} events")
+    transactions.wait_until_complete()
+    site.tell(f"sent in {time.monotonic() - began:.1f} s")
+    site.require(topic, settings.events)
+    return round(size / settings.events)

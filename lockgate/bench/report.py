@@ -1,0 +1,253 @@
+"""What was measured, as facts for programs and as tables for people.
+
+A ratio is the quotient of the two medians exactly as they are shown, so whoever reads the table can check it. A run
+that delivered less or more than it had to is told as WRONG, however fast it was.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from lockgate.bench.settings import SIDES, Settings
+from lockgate.guarantees import Guarantee
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One run of one side."""
+
+    side: str
+    repeat: int  # 0 is the warm-up
+    seconds: float  # from the start of the run until it has caught up and its output is visible
+    events_per_second: int
+    epoch_events_per_second: int  # in the median epoch: without start and end
+    epoch_count: int
+    delivered_count: int
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Both sides, measured in turn."""
+
+    expected_count: int
+    client: Mapping[str, Mapping[str, str]]
+    timings: tuple[Timing, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Did every run deliver what it had to, neither less nor more?"""
+        return all(timing.delivered_count == self.expected_count for timing in self.timings)
+
+    def of(self, side: Guarantee) -> tuple[Timing, ...]:
+        """The timings of a side that count: without the warm-up."""
+        return tuple(one for one in self.timings if one.side == side.name and one.repeat > 0)
+
+    def median(self, side: Guarantee) -> int:
+        """Events per second of a side, whole runs."""
+        return median_of([timing.events_per_second for timing in self.of(side)])
+
+    def median_epoch(self, side: Guarantee) -> int:
+        """Events per second of a side inside epochs."""
+        return median_of([timing.epoch_events_per_second for timing in self.of(side)])
+
+    @cached_property
+    def ratio(self) -> float:
+        """How much faster exactly-once is, in whole runs; below 1 it is slower."""
+        return quotient(self.median(SIDES[1]), self.median(SIDES[0]))
+
+    @cached_property
+    def ratio_epoch(self) -> float:
+        """The same for median epochs."""
+        return quotient(self.median_epoch(SIDES[1]), self.median_epoch(SIDES[0]))
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {
+            "expected_count": self.expected_count,
+            "holds": self.holds,
+            "client": {name: dict(given) for name, given in self.client.items()},
+            "timings": [asdict(timing) for timing in self.timings],
+            "events_per_second_median": {side.name: self.median(side) for side in SIDES},
+            "epoch_events_per_second_median": {side.name: self.median_epoch(side) for side in SIDES},
+            "ratio": self.ratio,
+            "ratio_epoch": self.ratio_epoch,
+        }
+
+    def lines(self) -> list[str]:
+        """A table for people."""
+        repeats = sorted({timing.repeat for timing in self.timings})
+        shown = ["warm-up" if repeat == 0 else f"repeat {repeat}" for repeat in repeats]
+        rows = [["events/s", *shown, "median"]]
+        for label, name, of in (
+            ("", "events_per_second", self.median),
+            (", in an epoch", "epoch_events_per_second", self.median_epoch),
+        ):
+            for side in SIDES:
+                by_repeat = {one.repeat: getattr(one, name) for one in self.timings if one.side == side.name}
+                told = [f"{by_repeat[repeat]:,}" for repeat in repeats]
+                rows.append([f"{side.label}{label}", *told, f"{of(side):,}"])
+        told = [
+            f"{side.label}: acks=all{''.join(f' {name}={text}' for name, text in self.client[side.name].items())}"
+            for side in SIDES
+        ]
+        lines = [*table(rows), f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
+        lines += told
+        if self.holds:
+            return [*lines, f"every run delivered {self.expected_count:,} records, counted by reading them back"]
+        wrong = [
+            f"{timing.side} repeat {timing.repeat}: {timing.delivered_count:,}"
+            for timing in self.timings
+            if timing.delivered_count != self.expected_count
+        ]
+        return [*lines, f"WRONG: {self.expected_count:,} records were expected; {'; '.join(wrong)}"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Milliseconds of something that was done many times."""
+
+    p50_ms: float
+    max_ms: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        """The middle and the worst of some durations."""
+        return cls(p50_ms=round(statistics.median(seconds) * 1000, 1), max_ms=round(max(seconds) * 1000, 1))
+
+    def __str__(self) -> str:
+        return f"{self.p50_ms:.1f} / {self.max_ms:.1f}"
+
+
+@dataclass(frozen=True)
+class TransactionCost:
+    """What an epoch pays beside its records."""
+
+    partitions: int
+    transactions: int
+    begin: Spread  # fence older writers, read the ledger
+    add: Spread  # the output partitions; tasks do it, while others compute
+    end: Spread  # source offsets, marker, the decision
+    complete: Spread  # until readers see it
+    begin_and_end: Spread
+
+
+@dataclass(frozen=True)
+class TaskMemory:
+    """The largest Python worker while epochs of one size were written."""
+
+    rows_per_epoch: int
+    epoch_count: int
+    workers: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured."""
+
+    cores: int
+    memory_bytes: int
+    load_before: float  # of the last minute; what else runs makes figures small and the spread large
+    python: str
+    spark: str
+    kafka: str
+    java: str
+
+    def line(self) -> str:
+        """The machine in one line."""
+        return (
+            f"{self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB, load {self.load_before:.1f} before;"
+            f" Spark {self.spark}, Kafka {self.kafka}, Python {self.python}, Java {self.java}"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured, as facts."""
+
+    settings: Settings
+    machine: Machine
+    event_bytes: int
+    throughput: Throughput | None
+    transactions: tuple[TransactionCost, ...]
+    memory: tuple[TaskMemory, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Did both sides deliver what they had to?"""
+        return self.throughput is None or self.throughput.holds
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {
+            "command": self.settings.command,
+            "settings": asdict(self.settings),
+            "machine": asdict(self.machine),
+            "event_bytes": self.event_bytes,
+            "throughput": None if self.throughput is None else self.throughput.as_json(),
+            "transactions": [asdict(cost) for cost in self.transactions],
+            "memory": [asdict(one) for one in self.memory],
+            "holds": self.holds,
+        }
+
+    def lines(self) -> list[str]:
+        """The facts as tables for people."""
+        asked = self.settings
+        size = f" of {self.event_bytes} bytes" if self.event_bytes else ""
+        lines = [
+            f"{asked.events:,} events{size} in {asked.partitions} partitions, {asked.rows_per_epoch:,} rows an epoch",
+            f"machine: {self.machine.line()}",
+            f"command: {self.settings.command}",
+        ]
+        if self.throughput is not None:
+            lines += ["", "THROUGHPUT", *self.throughput.lines()]
+        if self.transactions:
+            head = ["partitions", "begin", "add", "end", "complete", "begin + end"]
+            rows = [
+                [str(one.partitions), *map(str, (one.begin, one.add, one.end, one.complete, one.begin_and_end))]
+                for one in self.transactions
+            ]
+            count = self.transactions[0].transactions
+            lines += ["", f"TRANSACTIONS, ms: p50 / max of {count}", *table([head, *rows])]
+        if self.memory:
+            rows = [
+                [f"{one.rows_per_epoch:,}", str(one.epoch_count), str(one.workers), f"{one.peak_bytes / 2**20:.0f} MiB"]
+                for one in self.memory
+            ]
+            head = ["rows an epoch", "epochs", "workers", "largest worker"]
+            lines += ["", "MEMORY of a task (resident, peak)", *table([head, *rows])]
+        return lines
+
+
+def median_of(figures: Sequence[int]) -> int:
+    """The median, as it is shown.
+
+    >>> median_of([3, 1, 2]), median_of([1, 2])
+    (2, 2)
+    """
+    return round(statistics.median(figures))
+
+
+def quotient(one: int, other: int) -> float:
+    """Of two figures as they are shown; nothing by nothing is nothing."""
+    return round(one / other, 3) if other else 0.0
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows in columns: the first to the left, the others to the right.
+
+    >>> table([["side", "events/s"], ["one", "7"]])
+    ['side  events/s', 'one          7']
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            text.rjust(width) if column else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]

@@ -1,0 +1,105 @@
+"""Runs of the job: in a Spark driver of our own, each with a name, a checkpoint and a topic of its own.
+
+A run that found another's checkpoint, ledger or records would go on from there instead of doing the work that is
+timed; and a driver that is warm already would help whoever goes first. So nothing is used again but the input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lockgate.bench.counting import GoOn
+from lockgate.bench.settings import WHERE, job
+from lockgate.bench.site import Site
+from lockgate.errors import Refused
+from lockgate.guarantees import Guarantee
+from lockgate.kafka.ledgertopic import ledger_topic
+from lockgate.runtime.progress import Progress
+from lockgate.runtime.run import Run, run
+from lockgate.spark.jars import connector_jars
+from lockgate.spark.session import SessionPlan, open_session
+
+_LOOK_SECONDS = 0.05
+
+
+class Runs:
+    """The runs of one measurement, all over the same topic of payments."""
+
+    def __init__(self, site: Site, *, payments: str, checkpoints: Path, log: Path) -> None:
+        self.site = site
+        self.payments = payments  # the topic
+        self._checkpoints = checkpoints
+        self._log = log
+        self._count = 0
+
+    @contextlib.contextmanager
+    def driver(self) -> Iterator[Any]:
+        """A Spark driver of our own: a warm one of somebody else's would help the side that goes first."""
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is not None:
+            raise Refused(
+                "this process has a Spark driver already",
+                where=WHERE,
+                fix="stop it, or measure in a process of its own",
+            )
+        self.site.tell("starting Spark")
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        spark = open_session(SessionPlan(app=WHERE, master=None, jars=connector_jars(), log_file=self._log.resolve()))
+        if threading.current_thread() is threading.main_thread():
+            # A new driver takes Ctrl-C for itself; whoever measures has decided about that already.
+            signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield spark
+        finally:
+            spark.sparkContext.stop()
+
+    @contextlib.contextmanager
+    def output(self) -> Iterator[tuple[str, str]]:
+        """A name for a job and a fresh topic for it, both gone afterwards."""
+        self._count += 1
+        name = f"{self.site.name}-{self._count}"
+        out = f"{name}-out"
+        self.site.make(out, self.site.settings.partitions)
+        self.site.note(ledger_topic(name))
+        try:
+            yield name, out
+        finally:
+            shutil.rmtree(self._checkpoints / name, ignore_errors=True)
+            self.site.delete(out, ledger_topic(name))
+
+    def run(self, side: Guarantee, *, name: str, out: str, rows_per_epoch: int) -> list[Progress]:
+        """Run the job until it has caught up; the progress of each of its epochs."""
+        site = self.site
+        started = run(
+            job(site.settings, side, servers=site.servers, payments=self.payments, out=out, name=name),
+            checkpoint=str(self._checkpoints / name),
+            until_caught_up=True,
+            rows_per_epoch=rows_per_epoch,
+            log_file=self._log,
+            wait=False,
+        )
+        return watch(started, site.go_on)
+
+
+def watch(started: Run, go_on: GoOn) -> list[Progress]:
+    """Wait for the end of a run, noticing it at once; the progress of each of its epochs."""
+    epochs = []
+    try:
+        while started.is_running:
+            go_on()
+            news = started.progress()
+            epochs += [news] if news is not None else []
+            time.sleep(_LOOK_SECONDS)
+        started.wait(on_progress=epochs.append)
+    except BaseException:
+        started.stop()
+        raise
+    return [epoch for epoch in epochs if epoch.events_per_second]
