@@ -60,6 +60,10 @@ class TopicGone(Failed):
     """A topic that was written to before does not exist any more."""
 
 
+class EpochTooLong(Failed):
+    """An epoch outlived its transaction, again; it has to be made smaller."""
+
+
 class EpochFailed(Failed):
     """One try of an epoch ended without a decision; nothing of it is visible, and the epoch is repeated."""
 

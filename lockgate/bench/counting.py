@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 
 from lockgate.bench.settings import WHERE
+from lockgate.commit.permits import Place
 from lockgate.errors import Failed
-from lockgate.kafka.wire import Connection, Fetched, Place
+from lockgate.kafka.wire import Connection, Fetched
 
 GoOn = Callable[[], None]
 """Called often; what it raises ends the measurement."""

@@ -19,10 +19,10 @@ from lockgate.bench.report import Spread, TransactionCost
 from lockgate.bench.settings import WHERE
 from lockgate.bench.site import Site
 from lockgate.commit.ledger import Entry
+from lockgate.commit.permits import Place
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
 from lockgate.kafka.topics import transaction_timeout_ms
 from lockgate.kafka.transaction import Transactions
-from lockgate.kafka.wire import Place
 
 MANY_PARTITIONS = 64
 TRANSACTIONS = 30

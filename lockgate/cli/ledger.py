@@ -303,7 +303,7 @@ def gone(ledger: LedgerTopic, job: str) -> Failed:
         f"job {job!r} has no ledger: there is no topic {ledger.name!r}",
         where=ledger.where,
         fix="check the job's name and the servers; the first exactly-once run makes it. If it was deleted:"
-        f" lockgate ledger set {job} --epoch N --checkpoint PLACE",
+        f" lockgate ledger set {job} --epoch N --checkpoint PLACE --servers HOST:PORT",
     )
 
 

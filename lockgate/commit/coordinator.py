@@ -87,6 +87,7 @@ class Work:
     """Let the tasks write under a producer and the name of a try, exchanging rows first where that is asked: votes,
     and how many rows came to them."""
     skip: Callable[[], None]  # compute the rows for their state, write nothing
+    check: Callable[[], None]  # once all is written: is everything still there that was written to?
     cause_of: Callable[[Exception], Cause]
     can_repeat: bool  # may the rows be computed twice in one go? Not where they come out of state.
     offsets: Mapping[Place, int] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class Coordinator:
                 records = self._try(epoch, work, producer)
             except Exception as error:  # noqa: BLE001 - whatever it was, the ledger is asked before anything else
                 first = first or error
-                self._answer(epoch, work, producer, error, first, tries)
+                self._answer(epoch, work, error, first, tries)
                 continue
             finally:
                 self._permits.close()
@@ -196,6 +197,7 @@ class Coordinator:
         votes, rows = work.write(producer, name, self._is_exchanging)
         records = protocol.tally(self._permits.granted, votes, rows=rows, where=f"epoch {epoch.number}")
         self._permits.close()
+        work.check()
         reach(FaultPoint.VOTES)
         self._transactions.add(producer, [self._ledger.place])
         self._write_offsets(producer, work.offsets)
@@ -216,7 +218,7 @@ class Coordinator:
             self._has_warned = True
             log.warning("job %s: source offsets are not shown to lag tools: %s", self.job, wrong)
 
-    def _answer(self, epoch: Epoch, work: Work, producer: Any, error: Exception, first: Exception, tries: int) -> None:
+    def _answer(self, epoch: Epoch, work: Work, error: Exception, first: Exception, tries: int) -> None:
         """Step 6: returns where the epoch is to be looked at again, raises where it is over."""
         if isinstance(error, Fenced | LedgerMismatch):
             raise error
@@ -233,17 +235,20 @@ class Coordinator:
         time_outs = self._time_outs.get(epoch.number, 0)
         follows = protocol.after_failure(cause, tries=tries, time_outs=time_outs, can_repeat=work.can_repeat)
         if follows is Next.STOP:
-            self._abort(producer)
+            self._abort()
             if cause is Cause.TIMED_OUT:
                 shown = first if isinstance(first, LockgateError) else None
                 raise protocol.too_long(self.job, epoch.number, seconds, shown, self._ledger.where) from first
             raise first
         log.warning("job %s: epoch %d, try %d ended without a decision: %s", self.job, epoch.number, tries, error)
 
-    def _abort(self, producer: Any) -> None:
-        """Give the transaction up, so that it holds no reader back; who comes next would do it too."""
+    def _abort(self) -> None:
+        """Give the transaction up, so that it holds no reader back; who comes next would do it too.
+
+        By beginning anew, which also shuts out a task that is just about to add its partitions.
+        """
         try:
-            self._transactions.end(producer, is_commit=False)
+            self._transactions.begin()
         except LockgateError as error:
             log.info("job %s: the open transaction was not aborted: %s", self.job, error.what)
 

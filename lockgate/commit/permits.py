@@ -49,6 +49,7 @@ class Permits:
         self._lock = threading.Lock()
         self._try: str | None = None
         self._granted: dict[Place, tuple[int, int]] = {}  # task, attempt
+        self._attempts: dict[int, int] = {}  # the one attempt of each task that may write
         self._first_at: float | None = None
         self._failure: str | None = None
 
@@ -56,7 +57,7 @@ class Permits:
         """Begin a try: all older ones are over."""
         with self._lock:
             self._try = secrets.token_hex(8)
-            self._granted, self._first_at, self._failure = {}, None, None
+            self._granted, self._attempts, self._first_at, self._failure = {}, {}, None, None
             return self._try
 
     def close(self) -> None:
@@ -69,6 +70,10 @@ class Permits:
         with self._lock:
             if name != self._try:
                 return Refusal("the try that this task belongs to is over", is_clash=False)
+            first = self._attempts.setdefault(task, attempt)
+            if first != attempt:
+                told = f"task {task} had a permit before, as attempt {first}, and may have written"
+                return Refusal(told, is_clash=False)
             for place in places:
                 holder = self._granted.get(place)
                 if holder not in (None, (task, attempt)):

@@ -27,7 +27,7 @@ from datetime import datetime
 from enum import Enum
 
 from lockgate.commit.ledger import Entry
-from lockgate.errors import Fenced, InvariantBroken, LedgerMismatch, LockgateError
+from lockgate.errors import EpochTooLong, Fenced, InvariantBroken, LedgerMismatch, LockgateError
 
 TRIES = 4
 """How often an epoch is tried in one go, where its rows can be computed again."""
@@ -236,9 +236,9 @@ def after_failure(cause: Cause, *, tries: int, time_outs: int, can_repeat: bool)
     return Next.REPEAT if can_repeat else Next.RESTART
 
 
-def too_long(job: str, epoch: int, seconds: float, first: LockgateError | None, where: str) -> LedgerMismatch:
+def too_long(job: str, epoch: int, seconds: float, first: LockgateError | None, where: str) -> EpochTooLong:
     """The end of an epoch that outlived its transaction twice."""
-    return LedgerMismatch(
+    return EpochTooLong(
         f"Epoch {epoch} of job {job!r} takes longer than the transaction may ({seconds:.0f} s), twice"
         + (f"; first: {first.what}" if first is not None else ""),
         where=where,

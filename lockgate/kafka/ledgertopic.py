@@ -53,6 +53,7 @@ class LedgerTopic:
         self.where = f"ledger topic {self.name!r} at {connection.settings.servers}, {where}"
         self._job = job
         self._position = 0
+        self._tail: int | None = None  # where the next entry has to stand, after a read
         self._entry: Entry | None = None
         self.stopping = threading.Event()
 
@@ -105,7 +106,8 @@ class LedgerTopic:
                 f" and was read up to {self._position} before",
                 where=self.where,
                 fix="the topic was made anew, or a broker came back without its disk;"
-                f" `lockgate ledger set {self._job}` writes what you know to be out",
+                f" `lockgate ledger set {self._job} --epoch N --checkpoint PLACE --servers HOST:PORT` writes what you"
+                " know to be out",
             )
         pause = 0.002
         while self._position < high_watermark:
@@ -123,6 +125,7 @@ class LedgerTopic:
                 pause = min(pause * 2, 0.2)
             else:
                 self._position = high_watermark  # compaction may leave holes up to the end
+        self._tail = high_watermark
         return self._entry
 
     def peek(self) -> Entry | None:
@@ -130,8 +133,11 @@ class LedgerTopic:
         position, found = 0, None
         while True:
             fetched = self._peek_at(position)
-            if fetched.code == _OFFSET_OUT_OF_RANGE and position < fetched.log_start_offset:
-                position = fetched.log_start_offset
+            if fetched.code == _OFFSET_OUT_OF_RANGE:
+                start = self._start()
+                if start <= position:
+                    return found
+                position = start
                 continue
             value, after = committed_values(fetched, below=max(0, fetched.last_stable_offset))
             if value is not None:
@@ -139,6 +145,9 @@ class LedgerTopic:
             if after <= position:
                 return found
             position = after
+
+    def _start(self) -> int:
+        return asked(lambda: self.connection.start_offset(self.place, leader=self._leader()), self.where)[1]
 
     def _peek_at(self, position: int) -> Fetched:
         def look() -> Fetched:
@@ -180,11 +189,13 @@ class LedgerTopic:
             try:
                 request = self.connection.produce_request(transactional_id(self._job), self.place, batch)
                 answer = self.connection.ask(request, node=self._leader())
-                code = int(answer.responses[0].partition_responses[0].error_code)
+                part = answer.responses[0].partition_responses[0]
+                code = int(part.error_code)
             except Unanswered as error:
                 told = str(error)
             else:
                 if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+                    self._check_tail(int(part.base_offset))
                     return
                 if code not in RETRIABLE:
                     raise TransactionLost(
@@ -195,6 +206,19 @@ class LedgerTopic:
                 self.connection.shapes([self.name], is_fresh=True)
             time.sleep(0.05)
         raise EpochFailed(f"the marker cannot be written: {told}", where=self.where, fix="look at the brokers")
+
+    def _check_tail(self, offset: int) -> None:
+        """Older writers are fenced, so an entry stands right behind what was read; else that was no whole ledger.
+
+        A broker that was cut off and does not know that another one leads would show an older end.
+        """
+        tail, self._tail = self._tail, None
+        if tail is not None and offset >= 0 and offset != tail:
+            raise EpochFailed(
+                f"the ledger was read up to {tail}, but the next entry stands at {offset}",
+                where=self.where,
+                fix="it was read from a broker that does not lead it any more; nothing is committed, it is read again",
+            )
 
     def _high_watermark(self, deadline: float) -> int:
         pause = 0.01
@@ -217,8 +241,8 @@ class LedgerTopic:
             fetched = self.connection.fetch(self.place, self._position, leader=self._leader())
             if not fetched.code:
                 return fetched
-            if fetched.code == _OFFSET_OUT_OF_RANGE and fetched.log_start_offset > self._position:
-                self._position = fetched.log_start_offset
+            if fetched.code == _OFFSET_OUT_OF_RANGE and self._start() > self._position:
+                self._position = self._start()
                 return None
             told = name_of(fetched.code)
         except Unanswered as error:

@@ -26,6 +26,7 @@ class OutputTopic:
     name: str
     partitions: int
     max_message_bytes: int
+    id: str
 
 
 def existing_topics(servers: str, *, where: str, client: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -95,6 +96,7 @@ def describe_outputs(connection: Connection, topics: Sequence[str], *, where: st
             partitions=shape.partitions,
             # A broker that does not tell takes what Kafka takes by default.
             max_message_bytes=int(configs.get(name, {}).get("max.message.bytes", 1_048_588)),
+            id=shape.id,
         )
         for name, shape in shapes.items()
     }

@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
+from lockgate.commit.permits import Place
 from lockgate.errors import EpochFailed, Failed, Refused, TopicGone
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
-from lockgate.kafka.wire import Connection, Place, Producer, Unanswered, patiently
+from lockgate.kafka.wire import Connection, Producer, Unanswered, patiently
 
 GONE_SECONDS = 10.0
 """How long a topic may be unknown before it counts as deleted."""

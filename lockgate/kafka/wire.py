@@ -17,13 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lockgate.commit.permits import Place
 from lockgate.errors import BadJob, BadMachine, Refused
 from lockgate.kafka.client import is_refusal
 from lockgate.kafka.codes import MOVED, Code
 from lockgate.kafka.settings import ClientSettings
-
-Place = tuple[str, int]
-"""A topic and one of its partitions."""
 
 OLDEST = (3, 6)
 """The first broker that verifies, before it appends, that a partition is part of the open transaction."""
@@ -31,6 +29,10 @@ OLDEST = (3, 6)
 
 class Unanswered(Exception):
     """No answer came: the request may have taken effect or not."""
+
+
+class NoBroker(Refused):
+    """Nobody answers at the servers of a cluster."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class TopicShape:
     name: str
     leaders: tuple[int, ...]
     replication: int
+    id: str  # of this topic; one that is made anew under its name has another
 
     @property
     def partitions(self) -> int:
@@ -109,7 +112,7 @@ class Connection:
                     where=where,
                     fix="correct the user, the password or the certificates in client=",
                 ) from None
-            raise Refused(
+            raise NoBroker(
                 f"no Kafka broker answers at {settings.servers} ({type(error).__name__})",
                 where=where,
                 fix="check the address and that the broker is up; `lockgate up` starts one, `lockgate status` names it",
@@ -220,6 +223,7 @@ class Connection:
                 name=topic.name,
                 leaders=tuple(leaders.get(index, -1) for index in range(max(leaders) + 1)),
                 replication=min(len(one.replica_nodes) for one in topic.partitions),
+                id=str(topic.topic_id),
             )
         return shapes
 
@@ -369,6 +373,15 @@ class Connection:
             for partition in one.partitions
         }
 
+    def has_group_offsets(self, group: str) -> bool:
+        """Has a consumer group committed offsets?"""
+        from kafka.errors import KafkaError
+
+        try:
+            return bool(self.admin.list_group_offsets({group: None}).get(group))
+        except KafkaError as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
+
     def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> int:
         """Commit or abort. Always the same version of the request: Kafka tells a repeated one by it."""
         from kafka.protocol.producer.transaction import EndTxnRequest
@@ -483,6 +496,13 @@ class Connection:
 
     def end_offset(self, place: Place, *, leader: int) -> tuple[int, int]:
         """The code, and the high watermark: the offset behind the last record that all replicas have."""
+        return self._offset(place, -1, leader)
+
+    def start_offset(self, place: Place, *, leader: int) -> tuple[int, int]:
+        """The code, and the offset of the first record that is still there."""
+        return self._offset(place, -2, leader)
+
+    def _offset(self, place: Place, which: int, leader: int) -> tuple[int, int]:
         from kafka.protocol.consumer import ListOffsetsRequest
 
         topic = ListOffsetsRequest.ListOffsetsTopic
@@ -494,7 +514,9 @@ class Connection:
                     topic(
                         name=place[0],
                         partitions=[
-                            topic.ListOffsetsPartition(partition_index=place[1], current_leader_epoch=-1, timestamp=-1)
+                            topic.ListOffsetsPartition(
+                                partition_index=place[1], current_leader_epoch=-1, timestamp=which
+                            )
                         ],
                     )
                 ],

@@ -14,12 +14,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockgate.commit.permits import Place
 from lockgate.errors import EpochFailed, Failed
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
 from lockgate.kafka.transaction import GONE_SECONDS, TransactionLost, refuse_gone
-from lockgate.kafka.wire import Connection, Place, Producer, Unanswered
+from lockgate.kafka.wire import Connection, Producer, Unanswered
 
 IN_FLIGHT_PER_PARTITION = 5
 _IN_FLIGHT_BYTES = 24 << 20
@@ -142,6 +143,13 @@ class Writer:
             with self._news:
                 if not lane.can_settle:
                     self._news.wait(timeout=1.0)
+            # A request has a deadline of its own; this one is for an answer that never reaches us.
+            if lane.batches and time.monotonic() - lane.batches[0].first_sent > 2 * self._patience:
+                raise EpochFailed(
+                    f"no answer for {2 * self._patience:.0f} s",
+                    where=f"{_name(lane.place)}, {self._where}",
+                    fix="look at the brokers; the epoch is repeated",
+                )
 
     def _settle(self, lane: _Lane) -> None:
         while lane.batches and lane.batches[0].state == "done":
@@ -168,7 +176,7 @@ class Writer:
                 fix="the transaction timed out, or another driver took over; the ledger says which",
             )
         if code == Code.MESSAGE_TOO_LARGE:
-            raise RecordRefused(
+            raise EpochFailed(
                 f"the topic refuses a batch of {len(batch.bytes):,} bytes as too large",
                 where=where,
                 fix="its max.message.bytes was made smaller while the epoch ran; the epoch is repeated",

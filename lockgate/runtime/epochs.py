@@ -10,12 +10,10 @@ crash in between repeats the epoch, with the same number and the same rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from lockgate.guarantees import Delivery, Guarantee
-from lockgate.kafka.wire import Place, hosts_of
 from lockgate.runtime.checkpoints import running_query
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
@@ -33,7 +31,7 @@ class EpochWriter:
     kafka: KafkaEpochs | None = None
     can_repeat: bool = False
     is_alike: bool = False
-    source_servers: frozenset[str] = frozenset()
+    source_topics: frozenset[str] = frozenset()  # those that lie in the cluster of the outputs
     first_error: list[Exception] = field(default_factory=list)
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
 
@@ -48,8 +46,8 @@ class EpochWriter:
             raise
 
     def _write(self, rows: DataFrame, epoch: int) -> None:
-        exact = [output for output in self.outputs if is_exact(output)]
-        plain = [output for output in self.outputs if not is_exact(output)]
+        exact = [output for output in self.outputs if output.is_exact]
+        plain = [output for output in self.outputs if not output.is_exact]
         if self.kafka is None or not exact:
             self._write_plain(plain, rows, epoch)
             return
@@ -85,20 +83,15 @@ class EpochWriter:
                 records=records_of(outputs, rows),
                 can_repeat=self.can_repeat,
                 is_alike=self.is_alike,
-                offsets=self._offsets(query.checkpoint.kafka_offsets(epoch), cast("KafkaSink", outputs[0].sink)),
+                # Offsets can be committed only in the cluster that they belong to.
+                offsets={
+                    place: offset
+                    for place, offset in query.checkpoint.kafka_offsets(epoch).items()
+                    if place[0] in self.source_topics
+                },
             ),
             query_run=query.run,
         )
-
-    def _offsets(self, offsets: Mapping[Place, int], sink: KafkaSink) -> Mapping[Place, int]:
-        """Offsets can be committed only in the cluster that they belong to."""
-        return offsets if hosts_of(sink.servers) & self.source_servers else {}
-
-
-def is_exact(output: CompiledOutput) -> bool:
-    """Is this output written in transactions?"""
-    is_declared = output.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE
-    return is_declared and output.sink.ability.delivery is Delivery.TRANSACTIONAL
 
 
 def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame) -> RecordColumns:

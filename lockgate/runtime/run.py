@@ -34,7 +34,7 @@ from lockgate.kafka.wire import hosts_of
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
-from lockgate.runtime.epochs import EpochWriter, is_exact
+from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.progress import Progress, Watcher
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import KafkaEpochs
@@ -54,7 +54,7 @@ ROWS_PER_EPOCH = 500_000
 """The most rows that one epoch takes from one source, so that the first run over a long history is no giant."""
 
 _POLL_SECONDS = 0.2
-_RESTARTS = 3
+_RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
 
 
@@ -199,7 +199,7 @@ def run(
     )
     compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
     for output in compiled.outputs:
-        if not is_exact(output):  # those are looked at by their transactional writer
+        if not output.is_exact:  # those are looked at by their transactional writer
             output.sink.check(output.where)  # only now: it may make a topic, and a refused job leaves nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job.name))
@@ -239,23 +239,19 @@ def default_checkpoint(name: str) -> Path:
 def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_life: bool) -> EpochWriter:
     """What writes the epochs: with a transaction for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
-    sinks = [output.sink for output in compiled.outputs if is_exact(output) and isinstance(output.sink, KafkaSink)]
-    is_transactional = bool(sinks) and planned.job.mode is Mode.MICRO_BATCH
-    servers = [
-        node.step.source.servers
-        for node in graph.nodes
-        if isinstance(node.step, Read) and isinstance(node.step.source, KafkaSource)
-    ]
+    sinks = [output.sink for output in compiled.outputs if output.is_exact and isinstance(output.sink, KafkaSink)]
+    hosts = frozenset().union(*(sink.commits_at for sink in sinks))
+    sources = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
     return EpochWriter(
         outputs=compiled.outputs,
-        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where, is_new_life=new_life)
-        if is_transactional
-        else None,
+        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where, is_new_life=new_life) if sinks else None,
         # A transform is a closed box, which may hold state.
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
-        source_servers=frozenset().union(*map(hosts_of, servers)),
+        source_topics=frozenset(
+            source.topic for source in sources if isinstance(source, KafkaSource) and hosts_of(source.servers) & hosts
+        ),
     )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_open: dict[str, KafkaEpochs] = {}
 _RECORD_COLUMNS = ("value", "key", "topic", "partition", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
 # Steps that remember nothing: rows behind them can be computed a second time in one go.
@@ -79,10 +80,15 @@ def write_stream(
             fix="use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 200",
         )
     _records(dataframe, to, where)  # refuses columns and types that cannot be written, before anything runs
+    can_repeat = set(_step_names(dataframe)) <= _STATELESS
+    _refuse_what_cannot_be_replayed(dataframe, can_repeat, where)
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
     kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
-    can_repeat = set(_step_names(dataframe)) <= _STATELESS
+    # A program that starts its query again calls this again; the writer before it is of no use any more.
+    if name in _open:
+        _open[name].close()
+    _open[name] = kafka
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
     def write(rows: DataFrame, epoch: int) -> None:
@@ -113,13 +119,17 @@ def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema}
     is_made = set(kinds) <= set(_RECORD_COLUMNS) and kinds.get("value") in ("string", "binary")
-    if to.route is not None and to.route not in kinds:
-        raise BadJob(f"there is no column {to.route!r} to route by", where=where, fix=f"columns: {', '.join(kinds)}")
+    for column in to.columns_needed():
+        if column not in kinds:
+            raise BadJob(f"there is no column {column!r}", where=where, fix=f"columns: {', '.join(kinds)}")
+    if is_made and (to.key not in ((), ("key",)) or to.partition not in (None, "partition")):
+        raise BadJob(
+            "the frame has the columns of a record, and the sink names others for key or partition",
+            where=where,
+            fix="leave key= and partition= away, or call the frame's columns otherwise: then it is written as JSON",
+        )
     rows = to.prepare(rows)
-    if not is_made or to.key or to.partition:
-        for column in to.columns_needed():
-            if column not in kinds:
-                raise BadJob(f"there is no column {column!r}", where=where, fix=f"columns: {', '.join(kinds)}")
+    if not is_made:
         return RecordColumns(frame=rows, columns=to.columns(rows, within=None, where=where))
     _check_kinds(kinds, where)
     value: Column = F.col("value").cast("binary")
@@ -177,6 +187,31 @@ def _sources(dataframe: DataFrame) -> Iterator[Any]:
 def _source_servers(dataframe: DataFrame) -> frozenset[str]:
     servers = (str(options.get("kafka.bootstrap.servers")) for options in _sources(dataframe))
     return frozenset(host for one in servers for host in hosts_of(one))
+
+
+def _refuse_what_cannot_be_replayed(dataframe: DataFrame, is_stateless: bool, where: str) -> None:
+    """What the planner would refuse in a job, as far as Spark's own plan shows it."""
+    for node in _nodes(_plan(dataframe)):
+        if node.nodeName() == "StreamingRelationV2" and node.sourceName() == "socket":
+            raise BadJob(
+                "a socket cannot be read again after a failure, so what was in hand would be lost",
+                where=where,
+                fix="read from a log that can be replayed: Kafka, or files",
+            )
+    for options in _sources(dataframe):
+        if str(options.get("failOnDataLoss")).lower() == "false":
+            raise BadJob(
+                "failOnDataLoss=false lets the source skip records that expired before they were read",
+                where=where,
+                fix="leave it away, so that the query stops instead of losing them",
+            )
+    if not is_stateless and not _plan(dataframe).deterministic():
+        raise BadJob(
+            "an expression that is not deterministic feeds state: after a crash the state is rebuilt from other values"
+            " than those that are out",
+            where=where,
+            fix="make it deterministic (derive ids and random values from the event), or write to a topic in between",
+        )
 
 
 def _warn_of_uncommitted(dataframe: DataFrame, name: str) -> None:

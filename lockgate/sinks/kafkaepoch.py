@@ -13,6 +13,7 @@ All Kafka outputs of a job share the transaction, so a reader of two topics neve
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.ledger import Entry
-from lockgate.commit.permits import Door, Permits
+from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
-from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, LockgateError
+from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
 from lockgate.failures import find_error
 from lockgate.faultpoints import armed
 from lockgate.kafka.ledgeredit import replace_entry
@@ -38,8 +39,8 @@ from lockgate.kafka.topics import (
     refuse_old_broker,
     transaction_timeout_ms,
 )
-from lockgate.kafka.transaction import Transactions, refuse_gone
-from lockgate.kafka.wire import Place, Producer, connect
+from lockgate.kafka.transaction import GONE_SECONDS, Transactions, refuse_gone
+from lockgate.kafka.wire import Producer, connect
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkatask import VOTES, PartitionShared, WriteOrder
 
@@ -96,6 +97,8 @@ class KafkaEpochs:
         self._names = [*dict.fromkeys(sink.topic for sink in sinks if sink.topic is not None)]
         if is_new_life or not self._has_committed():
             self._make_topics()
+        if is_adopting:
+            self._refuse_second_adoption()
         self._topics: dict[str, OutputTopic] = {}
         self._topics = self._find_topics()
         self.ledger.ensure(self._topics)
@@ -113,6 +116,8 @@ class KafkaEpochs:
         )
         self.spark = spark
         self._query_run: str | None = None
+        self._first: LockgateError | None = None  # what the first task that failed in this epoch said
+        self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
         if is_new_life:
             self._forget()
 
@@ -129,6 +134,18 @@ class KafkaEpochs:
     def _has_committed(self) -> bool:
         entry = self.ledger.peek() if self.ledger.exists else None
         return entry is not None and entry.epoch is not None
+
+    def _refuse_second_adoption(self) -> None:
+        """A checkpoint is adopted once. Later an empty ledger is a lost one, and to adopt again would be to guess."""
+        group = transactional_id(self.job)
+        if not self._has_committed() and self._connection.has_group_offsets(group):
+            raise LedgerMismatch(
+                f"job {self.job!r} was adopted before: it has committed offsets as group {group!r}, but its ledger is"
+                " empty or gone",
+                where=self.where,
+                fix=f"leave adopt=True away; `lockgate ledger set {self.job} --epoch N --checkpoint PLACE --servers"
+                " HOST:PORT` writes what you know to be out",
+            )
 
     def _forget(self) -> None:
         """Let the ledger say that nothing is out: the job begins again, and what is out will come out again."""
@@ -147,21 +164,24 @@ class KafkaEpochs:
 
     def commit(self, epoch: Epoch, rows: EpochRows, *, query_run: str) -> Outcome:
         """Make an epoch visible once. `query_run` is Spark's id of this start of the query."""
-        if self._query_run not in (None, query_run):
-            self._coordinator.begin_run()  # the query was started again in this process
-        self._query_run = query_run
-        if time.monotonic() - self._looked_at > _LOOK_EVERY_SECONDS:  # partitions may have been added
-            self._topics = self._find_topics()
-        return self._coordinator.commit(
-            epoch,
-            Work(
-                write=lambda producer, name, is_exchanging: self._write(rows, producer, name, is_exchanging),
-                skip=lambda: _compute(rows.records),
-                cause_of=self._cause_of,
-                can_repeat=rows.can_repeat,
-                offsets=rows.offsets,
-            ),
-        )
+        with self._committing:
+            if self._query_run not in (None, query_run):
+                self._coordinator.begin_run()  # the query was started again in this process
+            self._query_run = query_run
+            self._first = None
+            if time.monotonic() - self._looked_at > _LOOK_EVERY_SECONDS:  # partitions may have been added
+                self._topics = self._find_topics()
+            return self._coordinator.commit(
+                epoch,
+                Work(
+                    write=lambda producer, name, is_exchanging: self._write(rows, producer, name, is_exchanging),
+                    skip=lambda: _compute(rows.records),
+                    check=self._check_topics,
+                    cause_of=self._cause_of,
+                    can_repeat=rows.can_repeat,
+                    offsets=rows.offsets,
+                ),
+            )
 
     def _make_topics(self) -> None:
         """Make the topics of a job that begins. Later one that is missing was deleted, and is not made in silence."""
@@ -175,11 +195,33 @@ class KafkaEpochs:
         self._looked_at = time.monotonic()
         known = [*dict.fromkeys([*self._names, *self._topics])]
         found = describe_outputs(self._connection, known, where=self.where)
-        if not set(self._names) <= set(found):
-            refuse_gone(self._connection, self._names, where=self.where)
+        deadline = time.monotonic() + GONE_SECONDS  # a broker that has just come back may not know all topics yet
+        while not set(self._names) <= set(found) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            found = describe_outputs(self._connection, known, where=self.where)
+        refuse_gone(self._connection, set(self._names) - set(found), where=self.where)
+        self._refuse_made_anew({name: topic.id for name, topic in found.items()})
         return found
 
+    def _check_topics(self) -> None:
+        """Are the topics still those that the epoch was written to? What was in one that was deleted is gone."""
+        shapes = asked(lambda: self._connection.shapes(self._topics, is_fresh=True), self.where)
+        self._refuse_made_anew({name: shape.id for name, shape in shapes.items()})
+        refuse_gone(self._connection, set(self._names) - set(shapes), where=self.where)
+
+    def _refuse_made_anew(self, ids: Mapping[str, str]) -> None:
+        for name, id in ids.items():
+            if name in self._topics and self._topics[name].id != id:
+                raise TopicGone(
+                    f"topic {name!r} was deleted and made anew while the job ran",
+                    where=self.where,
+                    fix="what was in it is gone; see that it has the partitions it should have, and run the job again:"
+                    " it goes on with the epoch that it could not write",
+                )
+
     def _write(self, rows: EpochRows, producer: Producer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
+        if self._looked_at < 0:
+            self._topics = self._find_topics()
         placed, spread_over = self._place(rows, is_exchanging)
         only = self._sinks[0].topic if len(self._sinks) == 1 else None
         order = WriteOrder(
@@ -265,10 +307,11 @@ class KafkaEpochs:
     def _cause_of(self, error: Exception) -> Cause:
         """Why a try failed; the first task's own word counts, before what Spark made of it."""
         told = self._permits.failure or ""
-        message = f"{error}"
-        if any(word in message for word in _CANCELLED) and not told:
+        carried = find_error(told) or (error if isinstance(error, LockgateError) else find_error(str(error)))
+        self._first = self._first or carried
+        self._looked_at = -_LOOK_EVERY_SECONDS  # the next try looks at the topics anew
+        if carried is None and not told and any(word in str(error) for word in _CANCELLED):
             return Cause.CANCELLED
-        carried = find_error(told) or (error if isinstance(error, LockgateError) else find_error(message))
         if isinstance(carried, PartitionShared):
             return Cause.NOT_ALIKE
         if carried is None or isinstance(carried, EpochFailed):
@@ -279,7 +322,7 @@ class KafkaEpochs:
         """The error to show: what the first task that failed said, or what the message carries."""
         if isinstance(error, LockgateError):
             return error
-        return find_error(self._permits.failure or "") or find_error(str(error))
+        return self._first or find_error(str(error))
 
 
 def common_settings(sinks: Sequence[KafkaSink], where: str) -> ClientSettings:

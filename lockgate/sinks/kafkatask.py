@@ -17,26 +17,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockgate.commit.permits import Address, Caller
+from lockgate.commit.permits import Address, Caller, Place
 from lockgate.errors import EpochFailed, Failed, LockgateError
 from lockgate.failures import Carried, carry
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.topics import OutputTopic
-from lockgate.kafka.wire import Place, Producer
+from lockgate.kafka.wire import Producer
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
     from lockgate.kafka.encode import Records
+    from lockgate.kafka.wire import Connection
     from lockgate.kafka.writer import Writer
 
 VOTES = "attempt BIGINT, topic STRING, partition INT, records BIGINT, last_sequence BIGINT, refusal STRING"
 """A row per partition written, and one with topic null that says how many rows came to the task, or what refused it."""
 
 _READY_BYTES = 256 << 10
-_WAITING_BYTES = 16 << 20
+_HELD_BYTES = 32 << 20
 
 
 class PermitRefused(EpochFailed):
@@ -102,8 +103,9 @@ class _Task:
         self._topics = {topic.name: topic for topic in order.topics}
         self._held: set[Place] = set()
         self._waiting: dict[Place, list[pa.RecordBatch]] = {}
-        self._waiting_bytes = 0
-        self._turn = 0
+        self._held_bytes = 0
+        # From another partition in each epoch, so that small epochs are spread too; the same in all attempts of a try.
+        self._turn = order.producer.epoch
         self._writer: Writer | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
@@ -128,14 +130,16 @@ class _Task:
         self._admit([place for place, _ in groups])
         share = batch.nbytes / batch.num_rows
         for place, part in groups:
-            size = int(share * part.num_rows)
-            self._waiting.setdefault(place, []).append(part)
-            self._waiting_bytes += size
-            if size >= _READY_BYTES or sum(one.num_rows for one in self._waiting[place]) * share >= _READY_BYTES:
+            waiting = self._waiting.setdefault(place, [])
+            waiting.append(part)
+            if sum(one.num_rows for one in waiting) * share >= _READY_BYTES:
                 self._flush(place)
-        if self._waiting_bytes > _WAITING_BYTES:
+        # A part is a view: as long as one row of a batch waits, all of it stays in memory.
+        self._held_bytes = self._held_bytes + batch.nbytes if self._waiting else 0
+        if self._held_bytes > _HELD_BYTES:
             for place in list(self._waiting):
                 self._flush(place)
+            self._held_bytes = 0
 
     def _spread(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
         """Rows without a key: each batch to the next of the partitions that are this task's own."""
@@ -198,20 +202,33 @@ class _Task:
     def _topic(self, name: str) -> OutputTopic:
         if name not in self._topics:
             from lockgate.kafka.topics import describe_outputs
-            from lockgate.kafka.wire import connect
+            from lockgate.kafka.transaction import GONE_SECONDS
 
-            connection = connect(self._order.settings, where=self._order.where)
-            self._topics.update(describe_outputs(connection, [name], where=self._order.where))
+            deadline = time.monotonic() + GONE_SECONDS  # one that is new may be unknown for a moment
+            while name not in self._topics and time.monotonic() < deadline:
+                self._topics.update(describe_outputs(self._connect(), [name], where=self._order.where))
+                time.sleep(0 if name in self._topics else 0.2)
         if name not in self._topics:
             raise Failed(
                 f"topic {name!r} does not exist", where=self._order.where, fix="create it, or correct the column"
             )
         return self._topics[name]
 
+    def _connect(self) -> Connection:
+        """This process's connection; a worker that is new while the brokers are away waits for them as others do."""
+        from lockgate.kafka.wire import NoBroker, connect
+
+        deadline = time.monotonic() + self._order.settings.delivery_timeout_ms / 1000
+        while True:
+            try:
+                return connect(self._order.settings, where=self._order.where)
+            except NoBroker as error:
+                if time.monotonic() > deadline:
+                    raise EpochFailed(error.what, where=error.where, fix=error.fix) from None
+
     def _admit(self, places: list[Place]) -> None:
         """Ask for what this task does not hold yet, then make it part of the transaction."""
         from lockgate.kafka.transaction import add_partitions
-        from lockgate.kafka.wire import connect
         from lockgate.kafka.writer import Writer
 
         new = sorted(set(places) - self._held)
@@ -225,7 +242,7 @@ class _Task:
                 fix="the epoch is repeated as a whole",
             )
         reach(FaultPoint.PERMIT)
-        connection = connect(self._order.settings, where=self._order.where)
+        connection = self._connect()
         add_partitions(connection, self._order.transactional_id, self._order.producer, new, where=self._order.where)
         reach(FaultPoint.ADD)
         self._held.update(new)
@@ -241,18 +258,15 @@ class _Task:
         import pyarrow as pa
 
         parts = self._waiting.pop(place)
-        share = self._waiting_bytes
         part = parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-        self._waiting_bytes = max(0, share - part.nbytes)
         assert self._writer is not None
         topic = self._topics[place[0]]
-        self._writer.write(
-            place, _as_records(part), max_message_bytes=topic.max_message_bytes, now_ms=int(time.time() * 1000)
-        )
+        now_ms = int(time.time() * 1000)
+        self._writer.write(place, _as_records(part, now_ms), max_message_bytes=topic.max_message_bytes, now_ms=now_ms)
         reach(FaultPoint.HALF)
 
 
-def _as_records(part: pa.RecordBatch) -> Records:
+def _as_records(part: pa.RecordBatch, now_ms: int) -> Records:
     import pyarrow as pa
 
     from lockgate.kafka.encode import Records
@@ -261,6 +275,7 @@ def _as_records(part: pa.RecordBatch) -> Records:
     times = None
     if "timestamp" in names:
         times = part.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        times = times.fill_null(now_ms)  # a record without a time of its own has that of its batch
     return Records(
         keys=part.column("key") if "key" in names else None,
         values=part.column("value"),

@@ -39,6 +39,7 @@ from lockgate.dataflow.windows import SessionWindow, SlidingWindow, Window
 from lockgate.errors import BadJob, InvariantBroken
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import Node
+from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
 from lockgate.spark.functions import RowStep, apply_rows
@@ -60,7 +61,7 @@ class CompiledOutput:
     where: str
     sink: Sink
     tag: int | None
-    guarantee: Guarantee  # what is declared for it
+    is_exact: bool  # is it written in transactions?
 
     @property
     def struct(self) -> str | None:
@@ -130,7 +131,7 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_
             where=node.where,
             sink=step.sink,
             tag=None if len(written) == 1 else tag,
-            guarantee=planned.job.guarantee if step.guarantee is None else step.guarantee,
+            is_exact=is_exact(planned.logical, node),
         )
         for tag, (node, step, _) in enumerate(written)
     )

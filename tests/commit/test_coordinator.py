@@ -36,7 +36,7 @@ from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Permits, Place
 from lockgate.commit.protocol import TRIES, Cause, Epoch, Step, Vote
-from lockgate.errors import EpochFailed, Fenced, InvariantBroken, LedgerMismatch
+from lockgate.errors import EpochFailed, EpochTooLong, Fenced, InvariantBroken, LedgerMismatch
 from lockgate.faultpoints import FaultPoint
 from lockgate.kafka.transaction import EndUnknown, TransactionLost
 
@@ -233,7 +233,7 @@ class World:
                 for actor in actors:
                     actor.kill()
             for actor in actors:
-                if not isinstance(actor.end, EpochFailed | Fenced | LedgerMismatch | None):
+                if not isinstance(actor.end, EpochFailed | EpochTooLong | Fenced | LedgerMismatch | None):
                     raise Broken(f"a driver ended as none should: {actor.end!r}") from actor.end
             self.is_faulty = False
             self.broker.deliver()
@@ -323,7 +323,7 @@ class Actor(threading.Thread):
         except EpochFailed as error:
             self.end = error
             return self.world.is_faulty  # else it has no excuse
-        except (Fenced, LedgerMismatch) as error:
+        except (EpochTooLong, Fenced, LedgerMismatch) as error:
             self.end = error
             return False
         self.end = None
@@ -364,7 +364,13 @@ class Actor(threading.Thread):
                 votes.append(Vote(task, *place, len(mine), len(mine) - 1))
             return votes, len(rows)
 
-        return Work(write=write, skip=lambda: None, cause_of=_cause_of, can_repeat=self.world.can_repeat)
+        return Work(
+            write=write,
+            skip=lambda: None,
+            check=lambda: None,
+            cause_of=_cause_of,
+            can_repeat=self.world.can_repeat,
+        )
 
     def _log(self, effect: Callable[[], object]) -> None:
         """Write to the checkpoint: done or not, with a crash on either side."""
@@ -488,7 +494,12 @@ class Script:
         self.votes = [Vote(5, *PLACES[0], 1, 0)]
         self.causes: dict[type[Exception], Cause] = {EpochFailed: Cause.LOST, KeyError: Cause.NOT_ALIKE}
         self.work = Work(
-            write=self._write, skip=self._skip, cause_of=self._cause_of, can_repeat=can_repeat, offsets={("in", 0): 3}
+            write=self._write,
+            skip=self._skip,
+            check=lambda: None,
+            cause_of=self._cause_of,
+            can_repeat=can_repeat,
+            offsets={("in", 0): 3},
         )
 
     def commit(self, number: int = 0) -> Outcome:
@@ -596,7 +607,7 @@ def test_an_epoch_that_outlives_its_transaction_twice_names_the_cure() -> None:
             script.world.clock += 2.0
 
     script.work = replace(script.work, write=slowly)
-    with pytest.raises(LedgerMismatch, match=r"longer than the transaction may \(1 s\), twice; first: slow") as caught:
+    with pytest.raises(EpochTooLong, match=r"longer than the transaction may \(1 s\), twice; first: slow") as caught:
         script.commit()
     assert "lockgate checkpoints rollback orders --uncommitted" in caught.value.fix
     assert len(script.exchanged) == 2

@@ -156,7 +156,7 @@ def _expect_windows(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]
 
 
 def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
 
 
 _DOUBLE = '    large = events.where("amount % 10 <> 0").select("id", "name", twice="amount * 2")'

@@ -1,6 +1,7 @@
 """The large numbers: at least 200 kills, over every point of the protocol and at any moment; `make prove-all`."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.prove
 
 SEED = 20
 KILLS = 200
+TRIALS = 18
 DRIVER = [point.name for point in FaultPoint if not point.is_in_task]
 TASK = [point.name for point in FaultPoint if point.is_in_task and point is not FaultPoint.STATE_UPDATE]
 STATE = [FaultPoint.STATE_UPDATE.name]  # passed where a Python function keeps the state; Spark's own have no such point
@@ -35,8 +37,11 @@ def faults_at(points: list[str], action: str, count: int, rng: random.Random) ->
     return faults
 
 
-def require(result: Result) -> None:
+def require(result: Result, *, may_give_up: str | None = None) -> None:
+    """It holds, and the job never gave up by itself but for the one reason that is the trouble's own."""
     assert result.verdict.holds, f"{result.verdict}; seed {result.seed}"
+    surprises = [told for told in result.gave_up if may_give_up is None or not re.search(may_give_up, told)]
+    assert not surprises, surprises
 
 
 @pytest.mark.parametrize(
@@ -134,6 +139,8 @@ def test_a_protocol_that_does_not_ask_its_ledger_and_a_reader_that_sees_everythi
 
 def test_all_these_kills_are_two_hundred_and_more_over_every_point(results: list[Result]) -> None:
     hit = {point for result in results for point in result.kills}
+    if len(results) < TRIALS:
+        pytest.skip("only after all the others")
     assert sum(result.kills_total for result in results) >= KILLS
     assert not {*DRIVER, *TASK, *STATE} - hit
     assert all(result.verdict.holds for result in results)

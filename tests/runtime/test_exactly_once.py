@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, run, stream, windows
 from lockgate.commit.ledger import Entry
-from lockgate.errors import Fenced, LedgerMismatch, TopicGone
+from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, TopicGone
 from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
 from lockgate.kafka.settings import read_settings
@@ -358,7 +358,7 @@ def test_an_epoch_that_outlives_its_transaction_twice_stops_and_names_the_cure(b
 
     bench.send(range(1000, 48_000))
     slow = bench.job(function=linger, key=None, client={"transaction.timeout.ms": "1000"})
-    with pytest.raises(LedgerMismatch, match="takes longer than the transaction may") as failure:
+    with pytest.raises(EpochTooLong, match="takes longer than the transaction may") as failure:
         bench.run(slow, rows_per_epoch=100_000)
     assert f"lockgate checkpoints rollback {bench.name} --uncommitted" in failure.value.fix
     assert bench.ids() == Counter()

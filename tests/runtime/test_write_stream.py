@@ -150,13 +150,25 @@ def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -
         write_stream(frame, to=ConsoleSink(), name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
     with pytest.raises(BadJob, match="cannot be named"):
         write_stream(frame, to=sink, name="a b", checkpoint="/nowhere")
-    with pytest.raises(BadJob, match="no column 'nothing' to route by"):
+    with pytest.raises(BadJob, match="no column 'nothing'"):
         write_stream(frame, to=program.sink(topic=None, route="nothing"), name="x", checkpoint="/nowhere")
     bad = frame.select("value", F.col("partition").cast("string"))
     with pytest.raises(BadJob, match="column 'partition' is of type string"):
         write_stream(bad, to=sink, name="x", checkpoint="/nowhere")
     with pytest.raises(BadJob, match="no column 'ip'"):
         write_stream(frame.select("offset"), to=program.sink(key="ip"), name="x", checkpoint="/nowhere")
+    with pytest.raises(BadJob, match="names others for key"):
+        write_stream(frame.select("key", "value"), to=program.sink(key="value"), name="x", checkpoint="/nowhere")
+    lossy = program.spark.readStream.format("kafka").option("kafka.bootstrap.servers", program.servers)
+    lossy = lossy.option("subscribe", "any").option("failOnDataLoss", "false").load()
+    with pytest.raises(BadJob, match="failOnDataLoss=false"):
+        write_stream(lossy, to=sink, name="x", checkpoint="/nowhere")
+    socket = program.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 9).load()
+    with pytest.raises(BadJob, match="a socket cannot be read again"):
+        write_stream(socket, to=sink, name="x", checkpoint="/nowhere")
+    wild = frame.withColumn("lot", F.rand()).groupBy("lot").count()
+    with pytest.raises(BadJob, match="not deterministic feeds state"):
+        write_stream(wild, to=sink, name="x", checkpoint="/nowhere")
     with pytest.raises(Refused, match="Spark Connect"):
         write_stream(object(), to=sink, name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
 
