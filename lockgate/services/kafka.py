@@ -133,7 +133,8 @@ class KafkaCluster:
             home.mkdir(parents=True, exist_ok=True)
             (home / "server.properties").write_text(server_properties(self, node))
             command = [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path, "kafka.tools.StorageTool"]
-            command += ["format", "--cluster-id", self.cluster_id, "--config", str(home / "server.properties")]
+            # One word: an id may begin with a dash, and would pass for an option.
+            command += ["format", f"--cluster-id={self.cluster_id}", "--config", str(home / "server.properties")]
             formats.append(
                 (node, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             )

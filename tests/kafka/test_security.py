@@ -91,7 +91,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     class_path = ":".join(map(str, broker_jars()))
     java = [str(find_java().path), "-Xmx384m", "-Dlog4j2.level=WARN", "-cp", class_path]
     users = [f"{mechanism}=[name=alice,password={ALICES_PASSWORD}]" for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
-    storage = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties)]
+    storage = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties)]
     subprocess.run([*storage, "--add-scram", users[0], "--add-scram", users[1]], check=True, capture_output=True)
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(home / "ca.pem")}
     login = {
