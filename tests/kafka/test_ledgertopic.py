@@ -50,6 +50,7 @@ def entry(number: int) -> Entry:
 
 def write(ledger: LedgerTopic, transactions: Transactions, number: int) -> Producer:
     producer = transactions.begin()
+    ledger.read()  # as the protocol has it: fenced, then read, then written
     transactions.add(producer, [ledger.place])
     ledger.write(entry(number), producer)
     return producer
@@ -75,6 +76,21 @@ def test_the_last_committed_entry_is_read(ledger: LedgerTopic, transactions: Tra
         assert ledger.read() == entry(number)
     transactions.wait_until_complete()
     assert ledger.peek() == entry(2)
+
+
+def test_an_entry_that_does_not_stand_behind_what_was_read_ends_the_try(
+    ledger: LedgerTopic, transactions: Transactions, job: str
+) -> None:
+    """As after a read from a broker that leads no more; here somebody else writes in between."""
+    commit(ledger, transactions, 0)
+    assert ledger.read() == entry(0)
+    commit(LedgerTopic(ledger.connection, job, where="test"), transactions, 1)
+    producer = transactions.begin()
+    transactions.add(producer, [ledger.place])
+    with pytest.raises(EpochFailed, match="but the next entry stands at"):
+        ledger.write(entry(2), producer)
+    transactions.end(producer, is_commit=False)
+    assert ledger.read() == entry(1)
 
 
 def test_an_aborted_entry_is_not_seen(ledger: LedgerTopic, transactions: Transactions, job: str) -> None:
@@ -113,8 +129,8 @@ def test_hundreds_of_entries_are_read_from_the_start_and_on_from_the_last_positi
     assert len(fetched) > 10, "it took many pieces"
     assert fresh.peek() == entry(last)
     until = fresh._position
-    fetched.clear()
     commit(ledger, transactions, count)
+    fetched.clear()
     assert fresh.read() == entry(count)
     assert min(fetched) == until
 
