@@ -228,7 +228,7 @@ def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tm
         transactions = open_transactions(connection, job, "test")
         replace_entry(ledger, transactions, None, entry(1))
         replace_entry(ledger, transactions, entry(1), entry(2))
-        with pytest.raises(Failed, match="has moved since it was looked at, to epoch 2 is out"):
+        with pytest.raises(Failed, match="has moved since it was looked at, to epoch 2"):
             replace_entry(ledger, transactions, entry(1), entry(3))
         assert ledger.peek() == entry(2)
 
