@@ -10,7 +10,7 @@ SELF := $(VENV)/.self
 
 help:
 	@echo "make demo       start local services and run the demonstration"
-	@echo "make test       run every test"
+	@echo "make test       run every test, with a sample of the kills"
 	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make check      format, lint, strict types, tests"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
