@@ -174,8 +174,8 @@ def test_the_check_of_the_totals_notices_an_order_that_is_missing_or_counted_twi
     ("name", "shown"),
     [
         ("hashtags", ["Logical graph", "Physical graph", "by key (hashtag)", "|spark ", "exactly-once (state)"]),
-        ("order_volume", ["declared exactly-once (state)", "|winter-sale|", "|two-for-one|"]),
-        ("requests_per_ip", ["declared at-least-once", "|203.0.113.66 |2026-01-01T12:02:00.000000Z|"]),
+        ("order_volume", ["reached end-to-end exactly-once", "|winter-sale|", "|two-for-one|"]),
+        ("requests_per_ip", ["reached end-to-end exactly-once", "|203.0.113.66 |2026-01-01T12:02:00.000000Z|"]),
     ],
 )
 def test_example_runs_as_a_script(name: str, shown: list[str], kafka: str, tmp_path: Path) -> None:

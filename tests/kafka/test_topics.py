@@ -110,7 +110,7 @@ def test_a_topic_is_described_as_a_writer_needs_it(connection: Connection, name:
     assert (shape.partitions, shape.replication) == (3, 1)
     assert min(shape.leaders) >= 0
     assert describe_outputs(connection, [name, "no-such-topic"], where="test") == {
-        name: OutputTopic(name=name, partitions=3, max_message_bytes=5000)
+        name: OutputTopic(name=name, partitions=3, max_message_bytes=5000, id=shape.id)
     }
 
 
