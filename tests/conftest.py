@@ -15,6 +15,13 @@ from lockgate.spark.session import SessionPlan, open_session
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_connections_are_left() -> Iterator[None]:
+    """A module's broker may be gone after it: connections that this process keeps would try to reach it for ever."""
+    yield
+    disconnect_all()
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running Kafka (one broker) and PostgreSQL of this test session's own; leave it running."""
@@ -23,7 +30,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         stack.up()
         yield stack
     finally:
-        disconnect_all()  # connections that this process kept would only mourn their broker
         stack.down()
 
 
