@@ -161,9 +161,7 @@ def control(base: int, *, producer: int = 1) -> bytes:
 
 
 def fetched(*parts: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
-    return Fetched(
-        code=0, high_watermark=0, last_stable_offset=0, log_start_offset=0, records=b"".join(parts), aborted=aborted
-    )
+    return Fetched(code=0, high_watermark=0, last_stable_offset=0, records=b"".join(parts), aborted=aborted)
 
 
 def test_control_records_are_not_counted() -> None:

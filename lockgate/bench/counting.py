@@ -7,22 +7,18 @@ believed.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable
 
 from lockgate.bench.settings import WHERE
 from lockgate.commit.permits import Place
 from lockgate.errors import Failed
-from lockgate.kafka.wire import Connection, Fetched
+from lockgate.kafka.wire import Connection, Fetched, read_batches
 
 GoOn = Callable[[], None]
 """Called often; what it raises ends the measurement."""
 
 _SILENCE_SECONDS = 60.0
-_BATCH = struct.Struct(">qi9xhi16xq6xi")  # base offset, length, attributes, last offset delta, producer, records
-_FRAME_BYTES = 12
-_CONTROL = 0x20
 
 
 def count_committed(connection: Connection, place: Place, *, leader: int, go_on: GoOn = lambda: None) -> int:
@@ -50,19 +46,8 @@ def count_committed(connection: Connection, place: Place, *, leader: int, go_on:
 
 def count_records(fetched: Fetched) -> tuple[int, int]:
     """The committed records in a piece of a partition, and the offset to read on from (0: it was empty)."""
-    aborted = sorted(fetched.aborted, key=lambda one: one[1])
-    now_aborted: set[int] = set()
-    count = position = at = 0
-    while at + _BATCH.size <= len(fetched.records):
-        base, length, attributes, last, producer, records = _BATCH.unpack_from(fetched.records, at)
-        at += _FRAME_BYTES + length
-        if at > len(fetched.records):
-            break  # a broker may send the beginning of a batch only
-        while aborted and aborted[0][1] <= base + last:
-            now_aborted.add(aborted.pop(0)[0])
-        position = base + last + 1
-        if attributes & _CONTROL:
-            now_aborted.discard(producer)
-        elif producer not in now_aborted:
-            count += records
+    count = position = 0
+    for batch, is_committed in read_batches(fetched):
+        position = batch.last_offset + 1
+        count += batch.records_count if is_committed else 0
     return count, position

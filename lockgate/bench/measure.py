@@ -13,7 +13,6 @@ Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
@@ -30,9 +29,11 @@ from lockgate.bench.settings import Settings
 from lockgate.bench.site import Site, Tell
 from lockgate.bench.throughput import measure_throughput
 from lockgate.bench.transactions import measure_transactions
-from lockgate.errors import Refused
 from lockgate.kafka.wire import Connection
+from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
+
+_WAIT = "wait for its end: two would measure each other"
 
 PREFIX = "lockgate-bench-"
 
@@ -55,7 +56,8 @@ def measure(
     """
     load = os.getloadavg()[0]
     checkpoints = home / "checkpoints"
-    with _alone(home), _kafka(home, servers, tell) as found:
+    busy = "a measurement is running here already"
+    with alone(home, what=busy, fix=_WAIT), _kafka(home, servers, tell) as found:
         site = Site(settings, servers=found, name=f"{PREFIX}{now:%Y%m%d-%H%M%S}", tell=tell, go_on=go_on)
         payments = Payments(settings)
         runs = Runs(site, payments=f"{site.name}-payments", checkpoints=checkpoints, log=home / "bench.spark.log")
@@ -100,22 +102,6 @@ def _look_at_machine(connection: Connection, load: float) -> Machine:
         kafka=".".join(map(str, connection.broker_version)),
         java=str(find_java().version),
     )
-
-
-@contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """One measurement at a time in a directory; two would measure each other."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                "a measurement is running here already",
-                where=str(home),
-                fix="wait for its end: two would measure each other",
-            ) from None
-        yield
 
 
 @contextlib.contextmanager

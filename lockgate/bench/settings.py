@@ -21,7 +21,6 @@ EVENTS = 2_000_000
 PARTITIONS = 4
 REPEATS = 3
 PARTS = ("throughput", "transactions", "memory")
-JOBS = ("parse", "pass")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SIDES = (Guarantee.AT_LEAST_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE)
 

@@ -1,7 +1,8 @@
 """Where it is measured: a Kafka, the topics that were made there, and whoever is told about it.
 
-A topic is noted before it is made, and forgotten only when it is deleted. So however a measurement ends, what it made
-is known, and taken away.
+A topic is noted before it is made, and never forgotten. So however a measurement ends, what it made is known, and taken
+away; also a topic that came back: Spark keeps its producers for a while, and one of them that looks its topic up after
+it was deleted makes the broker create it anew.
 """
 
 from __future__ import annotations
@@ -48,16 +49,10 @@ class Site:
 
     def delete(self, *topics: str) -> None:
         """Delete those of the topics that are there; what cannot be deleted is told."""
-        from kafka.errors import KafkaError
-
         try:
-            there = self.connection.topic_names() & set(topics)
-            if there:
-                self.connection.admin.delete_topics(sorted(there))
-        except (Unanswered, KafkaError) as error:
+            self.connection.delete_topics(self.connection.topic_names() & set(topics))
+        except Unanswered as error:
             self.tell(f"not deleted: {', '.join(topics)} ({error})")
-        else:
-            self._made = [topic for topic in self._made if topic not in topics]
 
     def count(self, topic: str) -> int:
         """The committed records of a topic, read back by nobody who wrote them."""

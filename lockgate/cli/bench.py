@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-import threading
 from datetime import datetime, timezone
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from lockgate.cli.stopping import stoppable
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
@@ -55,23 +53,11 @@ def run_bench(arguments: argparse.Namespace) -> int:
     from lockgate.bench.measure import measure
     from lockgate.services.stack import default_root
 
-    is_stopping = threading.Event()
-
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        print("\nstopping", file=sys.stderr, flush=True)
-        is_stopping.set()
-        signal.signal(number, signal.default_int_handler)  # the second time it ends at once
-
-    def go_on() -> None:
-        if is_stopping.is_set():
-            raise KeyboardInterrupt
-
     settings = read_settings(arguments)
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with stoppable() as go_on:
         report = measure(
             settings,
             default_root().parent / "bench",
@@ -80,9 +66,6 @@ def run_bench(arguments: argparse.Namespace) -> int:
             tell=tell,
             go_on=go_on,
         )
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if arguments.json:
         print(json.dumps(report.as_json(), indent=2))
     else:

@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from types import FrameType
 from typing import TYPE_CHECKING, TextIO
+
+from lockgate.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from lockgate.demo.show import Standing
@@ -47,34 +46,22 @@ def run_demo(arguments: argparse.Namespace) -> int:
     from lockgate.demo import show
     from lockgate.services.stack import Stack, default_root
 
-    is_stopping = threading.Event()
     screen = Screen(sys.stderr if arguments.json else sys.stdout, clock=time.monotonic)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        print("\nstopping", file=sys.stderr, flush=True)
-        is_stopping.set()
-        signal.signal(number, signal.default_int_handler)  # the second time it ends at once
-
-    def go_on() -> None:
-        if is_stopping.is_set():
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        report = show.show(
-            Stack(default_root()),
-            default_root().parent / "demo",
-            events=show.EVENTS if arguments.events is None else arguments.events,
-            seed=show.SEED if arguments.seed is None else arguments.seed,
-            is_killed=not arguments.no_kills,
-            now=datetime.now(timezone.utc),
-            audience=screen,
-            go_on=go_on,
-        )
-    finally:
-        screen.clear()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with stoppable() as go_on:
+        try:
+            report = show.show(
+                Stack(default_root()),
+                default_root().parent / "demo",
+                events=show.EVENTS if arguments.events is None else arguments.events,
+                seed=show.SEED if arguments.seed is None else arguments.seed,
+                is_killed=not arguments.no_kills,
+                now=datetime.now(timezone.utc),
+                audience=screen,
+                go_on=go_on,
+            )
+        finally:
+            screen.clear()
     if arguments.json:
         print(json.dumps(report.as_json(), indent=2))
     else:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lockgate.kafka.wire import Connection, TransactionView
 
 PREFIX = "lockgate."
-_DECIDED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _NOT_FOUND = 105
 
 
@@ -85,7 +84,9 @@ class Look:
     @property
     def is_decided(self) -> bool:
         """Can nobody change its end any more?"""
-        return self.view.state in _DECIDED
+        from lockgate.kafka.transaction import DECIDED
+
+        return self.view.state in DECIDED
 
     @property
     def age_ms(self) -> int | None:

@@ -13,7 +13,6 @@ drivers end with it; what a show that was itself killed has left is found by its
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -36,8 +35,9 @@ from lockgate.demo.side import KILL_LIMIT, Kill, Setting, Side, mark_of, plan_ki
 from lockgate.errors import Failed, Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import create_topics, existing_topics
+from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
 from lockgate.kafka.wire import Connection
+from lockgate.services.alone import alone
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
@@ -106,7 +106,10 @@ def show(
     if events < 1:
         raise Refused(f"{events} events are no show", where="--events", fix="send at least one")
     with contextlib.ExitStack() as ends:
-        ends.enter_context(_alone(home))
+        # The next show deletes what the last one left.
+        ends.enter_context(
+            alone(home, what="a demo is running here already", fix="wait for its end, or use another LOCKGATE_HOME")
+        )
         clock = _Clock()
         for part in _HOMES.values():
             mark_of(home / part).kill(KILL_LIMIT)
@@ -303,20 +306,6 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """One show at a time in a directory: the next one deletes what the last one left."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                "a demo is running here already", where=str(home), fix="wait for its end, or use another LOCKGATE_HOME"
-            ) from None
-        yield
-
-
-@contextlib.contextmanager
 def _services(stack: Stack, tell: Callable[[str], None]) -> Iterator[bool]:
     """Kafka, for as long as it is needed; whether it goes on running afterwards."""
     before = stack.status()
@@ -331,16 +320,10 @@ def _services(stack: Stack, tell: Callable[[str], None]) -> Iterator[bool]:
 
 def _prepare_topics(servers: str, settings: Sequence[Setting]) -> None:
     """Delete the topics of earlier shows and make those of this one."""
-    from kafka import KafkaAdminClient
-
     names = existing_topics(servers, where=_WHERE)
     old = [name for name in names if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
     if old:
-        admin = KafkaAdminClient(bootstrap_servers=servers.split(","))
-        try:
-            admin.delete_topics(old)
-        finally:
-            admin.close()
+        delete_topics(servers, old, where=_WHERE)
     new = [settings[0].topic_in, *(setting.topic_out for setting in settings)]
     create_topics(servers, new, partitions=PARTITIONS, where=_WHERE)
 

@@ -241,8 +241,8 @@ class LedgerTopic:
             fetched = self.connection.fetch(self.place, self._position, leader=self._leader())
             if not fetched.code:
                 return fetched
-            if fetched.code == _OFFSET_OUT_OF_RANGE and self._start() > self._position:
-                self._position = self._start()
+            if fetched.code == _OFFSET_OUT_OF_RANGE and (start := self._start()) > self._position:
+                self._position = start
                 return None
             told = name_of(fetched.code)
         except Unanswered as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -50,6 +50,12 @@ def create_topics(
         for topic in missing:
             make_topic(connection, topic, partitions=partitions, where=where)
     return tuple(missing)
+
+
+def delete_topics(servers: str, topics: Iterable[str], *, where: str) -> None:
+    """Delete those of the topics that are there."""
+    with _look(servers, None, where) as connection:
+        asked(lambda: connection.delete_topics(connection.topic_names() & set(topics)), where)
 
 
 def make_topic(

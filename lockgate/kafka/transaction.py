@@ -21,7 +21,8 @@ from lockgate.kafka.wire import Connection, Producer, Unanswered, patiently
 GONE_SECONDS = 10.0
 """How long a topic may be unknown before it counts as deleted."""
 
-_OPEN = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+DECIDED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""The states of a transaction whose end is decided and has not reached all its partitions."""
 
 
 class TransactionLost(EpochFailed):
@@ -118,7 +119,7 @@ class Transactions:
         while time.monotonic() < deadline and not self.stopping.is_set():
             try:
                 code, view = self.connection.describe_transaction(self.id)
-                if not code and view.state not in _OPEN:
+                if not code and view.state not in DECIDED:
                     return
             except Unanswered:
                 pass

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,6 @@ class Fetched:
     code: int
     high_watermark: int
     last_stable_offset: int
-    log_start_offset: int
     records: bytes
     aborted: tuple[tuple[int, int], ...]  # producer id, first offset
 
@@ -96,7 +95,6 @@ class Connection:
         # What it logs we say ourselves, with the cure; who wants to see it gives the logger a handler.
         logging.getLogger("kafka").addHandler(logging.NullHandler())
         self.settings = settings
-        self.where = where
         arguments: dict[str, Any] = {
             # Writers count what is in flight per partition; a limit of the connection would refuse what they may send.
             "max_in_flight_requests_per_connection": 10_000,
@@ -132,12 +130,12 @@ class Connection:
 
     # ---- asking
 
-    def ask(self, request: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
+    def ask(self, request: Any, *, node: int | None = None) -> Any:
         """Send a request and wait for its answer."""
         from kafka.errors import KafkaError
 
         async def send() -> Any:
-            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+            return await self._manager.send(request, node_id=node)
 
         try:
             return self._manager.run(send)
@@ -247,6 +245,17 @@ class Connection:
                 name = "" if broker else result.resource_name
                 found[name] = {config.name: config.value for config in result.configs if config.value is not None}
         return found
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics, with what is in them."""
+        from kafka.errors import KafkaError
+
+        wanted = sorted(names)
+        try:
+            if wanted:
+                self.admin.delete_topics(wanted)
+        except KafkaError as error:
+            raise Unanswered(f"{type(error).__name__}: {error}") from error
 
     def create_topic(
         self, name: str, *, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
@@ -489,7 +498,6 @@ class Connection:
             code=int(part.error_code),
             high_watermark=int(part.high_watermark),
             last_stable_offset=int(part.last_stable_offset),
-            log_start_offset=int(part.log_start_offset),
             records=bytes(part.records or b""),
             aborted=tuple((int(one.producer_id), int(one.first_offset)) for one in part.aborted_transactions or ()),
         )
@@ -528,8 +536,8 @@ class Connection:
         return int(part.error_code), int(part.offset)
 
 
-def committed_values(fetched: Fetched, *, below: int) -> tuple[bytes | None, int]:
-    """The last committed value in a piece of a partition, and the offset to read on from.
+def read_batches(fetched: Fetched) -> Iterator[tuple[Any, bool]]:
+    """The whole batches in a piece of a partition, each with whether a reader of committed records sees it.
 
     Records of aborted transactions are told by the list that comes with the piece: they begin at the offset it names,
     and end with the control record of their producer.
@@ -538,22 +546,28 @@ def committed_values(fetched: Fetched, *, below: int) -> tuple[bytes | None, int
 
     aborted = sorted(fetched.aborted, key=lambda one: one[1])
     now_aborted: set[int] = set()
-    last: bytes | None = None
-    position = -1
     batches = MemoryRecords(fetched.records)
     while batches.has_next():
         batch = batches.next_batch()
-        if batch.base_offset >= below:
-            break
         while aborted and aborted[0][1] <= batch.last_offset:
             now_aborted.add(aborted.pop(0)[0])
-        position = batch.last_offset + 1
         if batch.is_control_batch:
             now_aborted.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in now_aborted):
-            for record in batch:
-                if record.value is not None:
-                    last = bytes(record.value)
+        is_aborted = batch.is_transactional and batch.producer_id in now_aborted
+        yield batch, not (batch.is_control_batch or is_aborted)
+
+
+def committed_values(fetched: Fetched, *, below: int) -> tuple[bytes | None, int]:
+    """The last committed value in a piece of a partition, and the offset to read on from."""
+    last: bytes | None = None
+    position = -1
+    for batch, is_committed in read_batches(fetched):
+        if batch.base_offset >= below:
+            break
+        position = batch.last_offset + 1
+        for record in batch if is_committed else ():
+            if record.value is not None:
+                last = bytes(record.value)
     return last, position
 
 

@@ -48,32 +48,19 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         exact = [output for output in self.outputs if output.is_exact]
         plain = [output for output in self.outputs if not output.is_exact]
-        if self.kafka is None or not exact:
-            self._write_plain(plain, rows, epoch)
-            return
-        if not plain:
-            self._commit(exact, rows, epoch, self.kafka)
-            return
-        # Each sink is an action of its own, and an action that recomputes would read the source, and update the state,
-        # once more.
-        rows = rows.persist()
+        # Each plain sink is an action of its own, and the transaction is one for all its outputs. An action that
+        # recomputes would read the source, and update the state, once more.
+        has_several_actions = len(plain) + bool(exact) > 1
+        if has_several_actions:
+            rows = rows.persist()
         try:
             for output in plain:
                 output.sink.write(output.rows_of(rows), epoch)
-            self._commit(exact, rows, epoch, self.kafka)
+            if exact and self.kafka is not None:
+                self._commit(exact, rows, epoch, self.kafka)
         finally:
-            rows.unpersist()
-
-    def _write_plain(self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> None:
-        if len(outputs) == 1:
-            outputs[0].sink.write(outputs[0].rows_of(rows), epoch)
-            return
-        rows = rows.persist()  # for the same reason
-        try:
-            for output in outputs:
-                output.sink.write(output.rows_of(rows), epoch)
-        finally:
-            rows.unpersist()
+            if has_several_actions:
+                rows.unpersist()
 
     def _commit(self, outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int, kafka: KafkaEpochs) -> None:
         query = running_query(kafka.spark)

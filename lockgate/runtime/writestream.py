@@ -24,6 +24,7 @@ from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import running_query
 from lockgate.sinks.kafka import DELETED, KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
+from lockgate.spark.session import refuse_speculation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,6 +85,7 @@ def write_stream(
     _refuse_what_cannot_be_replayed(dataframe, can_repeat, where)
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
+    refuse_speculation(spark.sparkContext)
     kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
     # A program that starts its query again calls this again; the writer before it is of no use any more.
     if name in _open:

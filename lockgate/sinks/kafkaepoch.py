@@ -12,7 +12,6 @@ All Kafka outputs of a job share the transaction, so a reader of two topics neve
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
-from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
+from lockgate.errors import BadJob, EpochFailed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
 from lockgate.failures import find_error
 from lockgate.faultpoints import armed
 from lockgate.kafka.ledgeredit import replace_entry
@@ -46,8 +45,6 @@ from lockgate.sinks.kafkatask import VOTES, PartitionShared, WriteOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-log = logging.getLogger(__name__)
 
 _LOOK_EVERY_SECONDS = 5.0
 _ROUTED_TOPICS = 100  # so many topics of a route are spread over writers by partition, others as a whole
@@ -85,7 +82,6 @@ class KafkaEpochs:
         is_adopting: bool = False,
         is_new_life: bool = False,
     ) -> None:
-        _refuse_speculation(spark)
         self.job = job
         self.where = where
         self._sinks = tuple(sinks)
@@ -157,11 +153,6 @@ class KafkaEpochs:
         entry = Entry(run="new-life", query=None, epoch=None, digest=None, at=now)
         replace_entry(self.ledger, self._transactions, seen, entry)
 
-    @property
-    def run(self) -> str:
-        """The run id under which the ledger is claimed."""
-        return self._coordinator.run
-
     def commit(self, epoch: Epoch, rows: EpochRows, *, query_run: str) -> Outcome:
         """Make an epoch visible once. `query_run` is Spark's id of this start of the query."""
         with self._committing:
@@ -169,8 +160,6 @@ class KafkaEpochs:
                 self._coordinator.begin_run()  # the query was started again in this process
             self._query_run = query_run
             self._first = None
-            if time.monotonic() - self._looked_at > _LOOK_EVERY_SECONDS:  # partitions may have been added
-                self._topics = self._find_topics()
             return self._coordinator.commit(
                 epoch,
                 Work(
@@ -192,7 +181,7 @@ class KafkaEpochs:
 
     def _find_topics(self) -> dict[str, OutputTopic]:
         """The topics of the outputs, and for routed rows those that were seen before."""
-        self._looked_at = time.monotonic()
+        self._looked_at, self._is_look_due = time.monotonic(), False
         known = [*dict.fromkeys([*self._names, *self._topics])]
         found = describe_outputs(self._connection, known, where=self.where)
         deadline = time.monotonic() + GONE_SECONDS  # a broker that has just come back may not know all topics yet
@@ -220,7 +209,7 @@ class KafkaEpochs:
                 )
 
     def _write(self, rows: EpochRows, producer: Producer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
-        if self._looked_at < 0:
+        if self._is_look_due or time.monotonic() - self._looked_at > _LOOK_EVERY_SECONDS:  # partitions may be new
             self._topics = self._find_topics()
         placed, spread_over = self._place(rows, is_exchanging)
         only = self._sinks[0].topic if len(self._sinks) == 1 else None
@@ -309,7 +298,7 @@ class KafkaEpochs:
         told = self._permits.failure or ""
         carried = find_error(told) or (error if isinstance(error, LockgateError) else find_error(str(error)))
         self._first = self._first or carried
-        self._looked_at = -_LOOK_EVERY_SECONDS  # the next try looks at the topics anew
+        self._is_look_due = True  # for the next try: a topic may have changed under this one
         if carried is None and not told and any(word in str(error) for word in _CANCELLED):
             return Cause.CANCELLED
         if isinstance(carried, PartitionShared):
@@ -338,15 +327,6 @@ def common_settings(sinks: Sequence[KafkaSink], where: str) -> ClientSettings:
                 " .to(name, sink, guarantee=Guarantee.AT_LEAST_ONCE)",
             )
     return read[0]
-
-
-def _refuse_speculation(spark: SparkSession) -> None:
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
-        raise Failed(
-            "speculation is on: two attempts of one task could both write",
-            where="the Spark session of this process",
-            fix="set spark.speculation=false before the session is made",
-        )
 
 
 def _aliased(made: Mapping[str, Column]) -> list[Column]:

@@ -167,16 +167,25 @@ def _log_settings(log_file: Path) -> Path:
     return settings.resolve()
 
 
-def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
-    """A driver that runs already keeps its settings, so those that break a promise are refused."""
-    where = f"Spark driver of this process, master {context.master}"
-    conf = context.getConf()
-    if conf.get("spark.speculation", "false") == "true":
+def refuse_speculation(context: SparkContext) -> None:
+    """Refuse a driver that starts a task a second time while the first attempt still runs."""
+    if context.getConf().get("spark.speculation", "false") == "true":
         raise Refused(
             "speculation is on: two attempts of one task could both write",
-            where=where,
+            where=_where(context),
             fix="set spark.speculation=false before the session is made",
         )
+
+
+def _where(context: SparkContext) -> str:
+    return f"Spark driver of this process, master {context.master}"
+
+
+def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
+    """A driver that runs already keeps its settings, so those that break a promise are refused."""
+    where = _where(context)
+    conf = context.getConf()
+    refuse_speculation(context)
     if wanted.master is not None and with_attempts(wanted.master, 1) != with_attempts(str(context.master), 1):
         raise Refused(
             f"master {wanted.master} is asked for, but this process has a driver with another one",

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -12,19 +12,11 @@ import pytest
 from lockgate.commit.ledger import Entry
 from lockgate.errors import BadMachine, EpochFailed, LedgerMismatch
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
-from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.transaction import TransactionLost, Transactions
 from lockgate.kafka.wire import Connection, Fetched, Producer, Unanswered
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def connection(kafka: str) -> Iterator[Connection]:
-    connection = Connection(read_settings(kafka, {}, where="test"), where="test")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture
@@ -265,7 +257,7 @@ def test_an_answer_of_a_broker_that_leads_no_more_is_not_an_empty_ledger(
             return fetch(place, offset, **how)
         if said.pop(0) == "silence":
             raise Unanswered("the line is dead")
-        return Fetched(6, -1, -1, -1, b"", ())
+        return Fetched(6, -1, -1, b"", ())
 
     monkeypatch.setattr(connection, "fetch", by_and_by)
     assert ledger.peek() == entry(0)

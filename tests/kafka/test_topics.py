@@ -1,6 +1,5 @@
 """Topics are looked up, made and checked, and never made by looking."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from lockgate.errors import BadMachine, Failed, Refused
-from lockgate.kafka.settings import ClientSettings, read_settings
+from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.topics import (
     OutputTopic,
     asked,
@@ -70,13 +69,6 @@ def test_a_look_is_repeated_for_a_while_and_then_told() -> None:
     answers += [Unanswered("dead")] * 100
     with pytest.raises(Failed, match="do not answer: dead"):
         asked(ask, "there", seconds=0.2)
-
-
-@pytest.fixture(scope="module")
-def connection(kafka: str) -> Iterator[Connection]:
-    connection = Connection(read_settings(kafka, {}, where="test"), where="test")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,11 @@ from lockgate.kafka import transaction
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import RETRIABLE, Code, name_of
 from lockgate.kafka.encode import Records, encode
-from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.transaction import EndUnknown, TransactionLost, Transactions
 from lockgate.kafka.wire import Connection, Place, Producer, Unanswered
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def connection(kafka: str) -> Iterator[Connection]:
-    connection = Connection(read_settings(kafka, {}, where="test"), where="test")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture
@@ -226,8 +218,9 @@ WRITER = """
 import sys
 sys.path.insert(0, {tests!r})
 import test_transaction as t
+from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import Producer
-connection = t.Connection(t.read_settings({servers!r}, {{}}, where="test"), where="test")
+connection = t.Connection(read_settings({servers!r}, {{}}, where="test"), where="test")
 transactions = t.Transactions(connection, {name!r}, timeout_ms=60_000, where="test")
 producer = Producer({id}, {epoch})
 transactions.add(producer, [({topic!r}, {partition})])

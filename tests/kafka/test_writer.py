@@ -285,13 +285,6 @@ class Epoch:
         return written
 
 
-@pytest.fixture(scope="module")
-def connection(kafka: str) -> Iterator[Connection]:
-    connection = Connection(read_settings(kafka, {}, where="test"), where="test")
-    yield connection
-    connection.close()
-
-
 @pytest.fixture
 def topic() -> str:
     return f"writer-{uuid4().hex[:8]}"

@@ -1,0 +1,22 @@
+"""One at a time in a directory: a lock that its holder's death opens."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lockgate.errors import Refused
+
+
+@contextmanager
+def alone(home: Path, *, what: str, fix: str) -> Iterator[None]:
+    """Hold the directory, which is made where there is none; Refused, in these words, where somebody else holds it."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(what, where=str(home), fix=fix) from None
+        yield
