@@ -14,11 +14,11 @@ help:
 	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make check      format, lint, strict types, tests"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
-	@echo "make jars       only the Kafka connector and broker"
+	@echo "make jars       only the Kafka connector and broker, and what makes Java start quickly"
 	@echo "make lock       choose the versions of requirements.lock anew (needs uv)"
 	@echo "make clean      stop the local services; remove .venv and caches (data in .lockgate stays)"
 
-demo: venv
+demo: venv jars
 	$(VENV)/bin/lockgate demo
 
 test: venv jars

@@ -60,7 +60,8 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     jars = subparsers.add_parser(
         "jars",
         help="fetch and check the jars of Kafka's connector and broker",
-        description="Fetch the jars of the Kafka connector and broker, once; check them; list them. They are kept in "
+        description="Fetch the jars of the Kafka connector and broker, once; check them; list them. Then archive the "
+        "classes of Spark and of the broker, once, so that their processes start in half the time. All is kept in "
         "$LOCKGATE_CACHE, else $XDG_CACHE_HOME/lockgate, else ~/.cache/lockgate; that directory can be copied to a "
         "machine without a network.",
     )
@@ -115,9 +116,11 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def run_jars(arguments: argparse.Namespace) -> int:
     """Fetch, check and list the jars."""
+    from lockgate.services.warmup import make_archives
     from lockgate.spark.jars import broker_jars, cache_directory, connector_jars
 
     found = {"connector": connector_jars(), "broker": broker_jars()}
+    make_archives(_tell)
     if arguments.json:
         names = {name: [str(jar) for jar in jars] for name, jars in found.items()}
         print(json.dumps({"cache": str(cache_directory()), **names}, indent=2))

@@ -26,6 +26,7 @@ from pathlib import Path
 from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services.ports import HOST, require_free
 from lockgate.services.processes import Daemon
+from lockgate.spark.classes import broker_classes
 from lockgate.spark.jars import Progress, broker_jars
 from lockgate.spark.java import find_java
 
@@ -67,7 +68,8 @@ class KafkaCluster:
     def start(self, progress: Progress) -> None:
         """Start every node that does not run, without waiting for it; `wait` does that."""
         missing = self.missing()
-        java = str(find_java().path)
+        found = find_java()
+        java = str(found.path)
         for node in missing:
             require_free(node.port, f"Kafka broker {node.id}", "--kafka-port")
             require_free(node.controller_port, f"the controller of Kafka broker {node.id}", "--kafka-port")
@@ -78,6 +80,7 @@ class KafkaCluster:
             (home / "server.properties").write_text(server_properties(self, node))
             (home / "log4j2.properties").write_text(_LOG4J)
             command = [java, f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+            command += broker_classes().options(found)
             command += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
             self.daemon(node).start([*command, "-cp", class_path, "kafka.Kafka", str(home / "server.properties")])
 

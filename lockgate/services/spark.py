@@ -43,6 +43,7 @@ from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services import ports
 from lockgate.services.ports import HOST
 from lockgate.services.processes import Daemon, Mark, children, kill
+from lockgate.spark.classes import spark_classes
 from lockgate.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -125,10 +126,8 @@ class SparkCluster:
             return
         find_java()  # refused here with the cure, before Spark's own scripts stumble
         self._await_predecessor()
-        (self.root / "conf").mkdir(parents=True, exist_ok=True)
-        (self.root / "conf" / "spark-defaults.conf").write_text(
-            "".join(f"{name} {value}\n" for name, value in SETTINGS.items())
-        )
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
         port, web_port = ports.choose(2, random.Random())
         cluster = Mark(_CLUSTER, uuid.uuid4().hex)
         self._running = _Running(port, web_port, cluster, self._start_guard(cluster), worker_ports={})
@@ -207,6 +206,11 @@ class SparkCluster:
     # -- processes ------------------------------------------------------------------------------------------------
 
     @property
+    def _settings(self) -> Path:
+        """Given by name: a directory of settings would be on the class path, which then has no archive."""
+        return self.root / "spark.conf"
+
+    @property
     def _master(self) -> Daemon:
         return Daemon(name="master", directory=self.root / "master")
 
@@ -227,6 +231,7 @@ class SparkCluster:
         self._master.directory.mkdir(exist_ok=True)
         command: list[str | Path] = [_spark_home() / "bin" / "spark-class", "org.apache.spark.deploy.master.Master"]
         command += ["--host", HOST, "--port", str(running.port), "--webui-port", str(running.web_port)]
+        command += ["--properties-file", self._settings]
         self._master.start(command, environ=self._environ(self._master.directory, [running.cluster]))
 
     def _launch_worker(self, running: _Running, index: int) -> None:
@@ -240,7 +245,7 @@ class SparkCluster:
         running.worker_ports[index] = ports.choose(1, random.Random(), taken=running.worker_ports.values())[0]
         command: list[str | Path] = [_spark_home() / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker"]
         command += ["--host", HOST, "--port", str(running.worker_ports[index]), "--webui-port", "0"]
-        command += ["--work-dir", home / "work"]
+        command += ["--work-dir", home / "work", "--properties-file", self._settings]
         command += ["--cores", str(self.cores), "--memory", f"{self.memory_mib}M", f"spark://{HOST}:{running.port}"]
         self._worker(index).start(command, environ=self._environ(home, [running.cluster, machine]))
 
@@ -249,12 +254,12 @@ class SparkCluster:
         (home / "tmp").mkdir(exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         # What a killed JVM leaves in its temporary directory (a native library of RocksDB, each time) goes with `home`.
-        java_options = f'{kept.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={home / "tmp"}"'
+        told_java = [f"-Djava.io.tmpdir={home / 'tmp'}", *spark_classes().options(find_java())]
+        java_options = " ".join([kept.get("JDK_JAVA_OPTIONS", ""), *(f'"{option}"' for option in told_java)])
         return {
             **kept,
             **{mark.name: mark.value for mark in marks},
             "SPARK_HOME": str(_spark_home()),
-            "SPARK_CONF_DIR": str(self.root / "conf"),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_PUBLIC_DNS": HOST,
             "SPARK_LOCAL_DIRS": str(home / "local"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.errors import BadMachine, Refused
+from lockgate.spark.classes import spark_classes
 from lockgate.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    find_java()  # refused here with the cure, before Spark's own scripts stumble
+    java = find_java()  # refused here with the cure, before Spark's own scripts stumble
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Workers find the modules that the driver finds, those beside a job file among them.
     os.environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
@@ -128,7 +129,9 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
     if wanted.jars:
         conf.set("spark.jars", ",".join(str(jar) for jar in wanted.jars))
     wanted.log_file.parent.mkdir(parents=True, exist_ok=True)
-    conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}")
+    told_java = [f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}"]
+    told_java += spark_classes().options(java)
+    conf.set("spark.driver.extraJavaOptions", " ".join(f'"{option}"' for option in told_java))
     with wanted.log_file.open("ab") as log:
         try:
             # A session of its own: Ctrl-C is for us, and we stop the JVM when the query has ended. When we die, the end

@@ -1,0 +1,91 @@
+"""Archives of loaded classes, with which a JVM starts in about half the time.
+
+Spark loads many thousands of classes before it does anything, and reads, parses and verifies each of them at every
+start. Java can write those that a process has loaded into an archive, and the next process maps them instead. An
+archive belongs to one class path on one Java, is made once (`lockgate jars` does so), and lies in the cache.
+
+The law: an archive changes how fast a process starts, never what it does. Java compares it with its own build and with
+the size and time of every jar, and goes on without it where anything differs; and so do we where there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockgate.spark.jars import broker_jars, cache_directory
+from lockgate.spark.java import Java
+
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # an archive that does not fit is no event
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """The archive for a class path."""
+
+    name: str
+    class_path: tuple[Path, ...]
+
+    def file(self, java: Java) -> Path:
+        """Where it is, or would be: named by the class path and by the very Java."""
+        launcher = java.path.resolve()
+        facts = launcher.stat()
+        told = [str(launcher), facts.st_size, facts.st_mtime_ns, *map(str, self.class_path)]
+        digest = hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:12]
+        return cache_directory() / "classes" / f"{self.name}-{digest}.jsa"
+
+    def options(self, java: Java) -> list[str]:
+        """What to tell Java so that it uses the archive; nothing where there is none."""
+        file = self.file(java)
+        return [f"-XX:SharedArchiveFile={file}", *_QUIET] if file.is_file() else []
+
+    def make(self, java: Java, fill: Callable[[Path], None]) -> bool:
+        """Put the archive in place, whole or not at all; whether there is one now.
+
+        Args:
+            fill: runs a process that loads the classes and writes them to the given file when it ends.
+        """
+        file = self.file(java)
+        if file.is_file():
+            return True
+        _remove_orphans(file.parent)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            fill(aside)
+            if aside.is_file():
+                _written_for(file).write_text(str(self.class_path[0]))
+                aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+        return file.is_file()
+
+
+def spark_classes() -> ClassArchive:
+    """For every JVM of the installed PySpark: drivers, executors, Master and Workers."""
+    spec = importlib.util.find_spec("pyspark")
+    places = (spec.submodule_search_locations if spec else None) or ()
+    return ClassArchive("spark", tuple(Path(place, "jars") for place in places))
+
+
+def broker_classes() -> ClassArchive:
+    """For the Kafka brokers that are started here."""
+    return ClassArchive("broker", tuple(broker_jars()))
+
+
+def _written_for(file: Path) -> Path:
+    return file.with_suffix(".for")
+
+
+def _remove_orphans(directory: Path) -> None:
+    """Remove the archives of environments that are gone: each is over a hundred megabytes."""
+    for note in directory.glob("*.for"):
+        with contextlib.suppress(OSError):
+            if not Path(note.read_text()).exists():
+                note.with_suffix(".jsa").unlink(missing_ok=True)
+                note.unlink()
