@@ -29,8 +29,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "demo",
         help="Spark's own sink and ours, side by side, killed while they run",
         description="Start a local Kafka where none runs and a Spark cluster of two workers, send a million payments, "
-        "and run the same job over them twice at the same time: through Spark's own Kafka sink, and exactly-once. An "
-        "executor and the driver of each are killed with -9 in mid-epoch. An independent reader then counts what was "
+        "and run the same job over them twice at the same time: through Spark's own Kafka sink, and exactly-once. The "
+        "executor and the driver of each are killed with -9 in mid-epoch. An independent reader counts what was "
         "lost and what was duplicated. Exit status 0 when the exactly-once side has lost and duplicated nothing. It "
         "can be run again and again; what it has started, it stops.",
     )

@@ -1,4 +1,7 @@
-"""Whoever verifies does not believe the job: a process of its own reads every committed record back and counts.
+"""Whoever verifies does not believe the job: a process of its own reads every committed record and counts.
+
+It reads along while the job runs and its processes are killed, as a customer's program would; when the job is done, it
+is told so by the end of its standard input, reads on to the end of the topic, and prints what it has counted.
 
     lost          a payment that must arrive and did not
     duplicated    a copy beyond the first
@@ -12,14 +15,16 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from lockgate.demo.payments import Payments
 from lockgate.errors import Failed, LockgateError
 
 _SILENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.3
 _EXAMPLES = 5
 _PREFIX = b'{"id":'
 
@@ -94,8 +99,8 @@ def _recognise(value: bytes, payments: Payments) -> int | None:
     return payments.recognise(value)
 
 
-def read_values(servers: str, topic: str) -> Iterator[bytes]:
-    """The committed records of a topic up to its end as it is now, read without Spark."""
+def read_values(servers: str, topic: str, *, is_complete: Callable[[], bool]) -> Iterator[bytes]:
+    """The committed records of a topic as they come, up to its end when it is complete; read without Spark."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -108,17 +113,23 @@ def read_values(servers: str, topic: str) -> Iterator[bytes]:
     )
     try:
         partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-        ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
+        ends: dict[TopicPartition, int] = {}
         heard = time.monotonic()
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            batches = consumer.poll(timeout_ms=500)
-            for partition, records in batches.items():
-                yield from (record.value for record in records if record.offset < ends[partition])
+        while not ends or any(consumer.position(partition) < ends[partition] for partition in partitions):
+            if not ends and is_complete():
+                ends, heard = consumer.end_offsets(partitions), time.monotonic()
+            # While the job runs, now and then is enough, and leaves the cores to the job: a wait inside of `poll` spins
+            # as long as a transaction is open.
+            batches = consumer.poll(timeout_ms=200 if ends else 0)
+            if not batches and not ends:
+                time.sleep(_LOOK_SECONDS)
+            for records in batches.values():
+                yield from (record.value for record in records)
             now = time.monotonic()
             heard = now if batches else heard
-            if now - heard > _SILENCE_SECONDS:
+            if ends and now - heard > _SILENCE_SECONDS:
                 raise Failed(
                     f"Topic {topic!r} cannot be read to its end: nothing came for {_SILENCE_SECONDS:.0f} s.",
                     where=f"Kafka at {servers}",
@@ -129,9 +140,17 @@ def read_values(servers: str, topic: str) -> Iterator[bytes]:
 
 
 def _main(servers: str, topic: str, count: str, seed: str) -> int:
-    """Print the tally of a topic as JSON."""
+    """Print the tally of a topic as JSON, once standard input has ended."""
+    is_complete = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        is_complete.set()
+
+    threading.Thread(target=wait, name="lockgate-demo-end", daemon=True).start()
+    values = read_values(servers, topic, is_complete=is_complete.is_set)
     try:
-        tally = count_delivered(read_values(servers, topic), Payments(count=int(count), seed=int(seed)))
+        tally = count_delivered(values, Payments(count=int(count), seed=int(seed)))
     except LockgateError as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -1,9 +1,9 @@
 """The show: real services, a million payments, two drivers on a real cluster, four kills, and readers who count.
 
     1. Kafka and a Spark cluster of two workers start; the payments are sent meanwhile
-    2. both sides run at the same time: one executor per worker for each
-    3. an executor, later the driver, of each side is killed with -9 in mid-epoch, by the same rule for both
-    4. when a side is done, a reader of its own reads its topic back and counts
+    2. both sides run at the same time, each with its executor on the cluster; a reader of its own reads along
+    3. the executor, later the driver, of each side is killed with -9 in mid-epoch, by the same rule for both
+    4. when a side is done, its reader reads on to the end of its topic, and tells what it has counted
 
 It can be shown again and again: every show has topics, checkpoints and a ledger of its own, those of the show before
 are deleted, and of the services only what the show itself has started is stopped. However it ends, the cluster and the
@@ -45,7 +45,7 @@ EVENTS = 1_000_000
 SEED = 1
 PARTITIONS = 4
 WORKERS = 2
-EPOCHS = 8
+EPOCHS = 7
 """About so many epochs, so that there is something to watch."""
 
 PREFIX = "lockgate-demo-"
@@ -55,7 +55,7 @@ _LABELS = {Guarantee.AT_LEAST_ONCE: "Spark's own sink", Guarantee.END_TO_END_EXA
 _HOMES = {Guarantee.AT_LEAST_ONCE: "spark", Guarantee.END_TO_END_EXACTLY_ONCE: "lockgate"}
 _WHERE = "the demo's topics"
 _EXECUTOR_MIB = 1024
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.05
 
 GoOn = Callable[[], None]
 
@@ -188,9 +188,10 @@ def _settings(home: Path, servers: str, payments: Payments, name: str, is_killed
 def _run(
     sides: Sequence[Side], readers: Sequence[_Reader], payments: Payments, audience: Audience, go_on: GoOn
 ) -> None:
-    """Run both sides to their ends, kill, and let each reader begin when its side is done."""
-    for side in sides:
+    """Run both sides to their ends, kill, and let each reader finish when its side is done."""
+    for side, reader in zip(sides, readers, strict=True):
         side.start()
+        reader.start()
         audience.tell(f"{side.setting.label}: driver {side.pid} started, declared {side.setting.guarantee.label}")
     while not all(reader.tally for reader in readers):
         go_on()
@@ -198,9 +199,9 @@ def _run(
             killed = side.look()
             if killed is not None:
                 _tell_kill(side, killed, audience)
-            if side.is_done and not reader.is_started:
-                audience.tell(f"{side.setting.label}: done in {side.seconds:.1f} s; a reader counts what came out")
-                reader.start()
+            if side.is_done and reader.is_reading_along:
+                audience.tell(f"{side.setting.label}: done in {side.seconds:.1f} s; its reader counts what came out")
+                reader.finish()
             reader.look()
         audience.follow([_standing(side, reader, payments) for side, reader in zip(sides, readers, strict=True)])
         time.sleep(_LOOK_SECONDS)
@@ -241,7 +242,7 @@ def _report(side: Side, reader: _Reader) -> SideReport:
 
 
 class _Reader:
-    """The process that reads a side's topic back."""
+    """The process that reads a side's topic."""
 
     def __init__(self, setting: Setting, payments: Payments) -> None:
         self.setting, self.payments = setting, payments
@@ -249,23 +250,30 @@ class _Reader:
         self._process: subprocess.Popen[str] | None = None
 
     @property
-    def is_started(self) -> bool:
-        return self._process is not None
+    def is_reading_along(self) -> bool:
+        return self._process is not None and self._process.stdin is not None
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin to read along."""
         command = [sys.executable, "-m", "lockgate.demo.reader", self.setting.servers, self.setting.topic_out]
         command += [str(self.payments.count), str(self.payments.seed)]
         places = os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": places, self.setting.mark.name: self.setting.mark.value},
             start_new_session=True,
         )
+
+    def finish(self) -> None:
+        """Tell it that nothing more comes."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None  # closed already, for whoever waits for the end of the process
 
     def look(self) -> None:
         """Take the tally when it is there."""

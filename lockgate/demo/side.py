@@ -4,7 +4,7 @@ Both sides are killed by the same rule, seen from outside, without any help of t
 rows have come into the output topic (committed or not) since the checkpoint's last commit. So when a process is killed
 then, rows of an epoch that is not done are in the topic already, and the epoch, or a task of it, is run again.
 
-    executor    one JVM with its tasks; the driver lives and tries them again elsewhere
+    executor    the JVM with the tasks; the driver lives, is given another one and tries them again
     driver      Python and JVM; it is started again and goes on from the checkpoint
 """
 
@@ -65,11 +65,10 @@ class Kill:
 
 
 def plan_kills(rng: random.Random, *, epochs: int, rows_per_epoch: int) -> tuple[PlannedKill, ...]:
-    """An executor early and the driver later, each when a part of an epoch is written; the last epochs are spare."""
-    executor, driver = max(0, epochs // 8), epochs // 2
+    """The executor early and the driver later, each when a part of an epoch is written; the last epochs are spare."""
     return tuple(
-        PlannedKill(target=target, epoch=epoch + rng.randint(0, epochs // 8), rows=_part(rng, rows_per_epoch))
-        for target, epoch in (("executor", executor), ("driver", driver))
+        PlannedKill(target=target, epoch=epoch, rows=_part(rng, rows_per_epoch))
+        for target, epoch in (("executor", epochs // 6), ("driver", epochs // 2))
     )
 
 
@@ -126,11 +125,11 @@ class Setting:
         return command + [word for name, text in parameters.items() for word in ("-p", f"{name}={text}")]
 
     def environ(self, cores: int) -> dict[str, str]:
-        """The driver's environment: so many executors, of one core each, which carry the mark too."""
+        """The driver's environment: one executor of so many cores, which carries the mark too."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         settings = {
             "spark.cores.max": str(cores),
-            "spark.executor.cores": "1",
+            "spark.executor.cores": str(cores),
             f"spark.executorEnv.{self.mark.name}": self.mark.value,
             "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
         }
@@ -172,7 +171,7 @@ class Side:
                 stdout=output,
                 stderr=output,
                 cwd=setting.home,
-                env=setting.environ(self.cluster.workers),
+                env=setting.environ(self.cluster.cores),
                 start_new_session=True,  # Ctrl-C is for whoever shows
             )
         self.starts += 1
