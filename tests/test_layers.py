@@ -16,6 +16,8 @@ ORDER = (
     "planner",
     "commit",
     "kafka",
+    "postgres",
+    "files",
     "sources",
     "sinks",
     "spark",

@@ -1,0 +1,88 @@
+"""A resource: a system that can hold an epoch back and let it out in one step. What exactly-once asks of a sink.
+
+    stage      put the rows down, durably, where no reader looks; a name for what was put down
+    publish    in one atomic step: move the ledger on, and what was staged under a name into sight
+    read       what the ledger says
+    sweep      remove what was staged and will never be published
+
+Whoever can do these four is exactly-once in a job, alone or beside others. Alone, `publish` is the decision. Beside
+others one of them decides, and the rest publish what its ledger names; so what was staged has to stay until then, also
+when every process of the job dies.
+
+The laws, which `lockgate.testing` checks on any resource:
+
+    what is staged is not seen, and what is published is seen whole, once
+    a publish whose ledger is not the one that was seen before changes nothing and raises Moved
+    staging again under the same epoch number is something else, with another name
+    after a sweep only what was to be kept can still be published
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockgate.commit.ledger import Entry
+from lockgate.dataflow.endpoints import Sink
+from lockgate.errors import EpochFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Moved(EpochFailed):
+    """The ledger is not what it was when somebody looked: another driver, or an answer that came late."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a resource is opened for: a job, and those of its outputs that commit there together, by name."""
+
+    job: str
+    sinks: Mapping[str, Sink]
+    spark: SparkSession
+    where: str
+    is_deciding: bool  # else what is staged has to outlive the system's own crash, until the decision is known
+
+
+class Resource(ABC):
+    """One system, opened for one job; lives as long as the driver runs the job."""
+
+    where: str
+
+    @abstractmethod
+    def read(self) -> Entry | None:
+        """What the ledger says; None where it says nothing yet."""
+
+    @abstractmethod
+    def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
+        """Put down the rows of an epoch, by output, durably and unseen; the name under which they are published."""
+
+    @abstractmethod
+    def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
+        """Replace the ledger's `after` by `entry` and show what was staged, both or neither; None shows nothing.
+
+        Raises Moved where the ledger does not say `after`, and EpochFailed where the answer is not known.
+        """
+
+    @abstractmethod
+    def sweep(self, keep: Collection[str]) -> None:
+        """Remove what is staged for this job, whoever staged it, but for what is kept."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Let go of what is held open."""
+
+
+class CommittingSink(Sink):
+    """A sink whose system is a resource."""
+
+    @property
+    def resource(self) -> str:
+        """Outputs of a job that name the same resource are opened together, and commit in one step."""
+        return f"{type(self).__name__} {id(self)}"
+
+    @abstractmethod
+    def open(self, opening: Opening) -> Resource:
+        """The resource, for all the outputs of the opening; raises with the cure where it cannot be used."""
