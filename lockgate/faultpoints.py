@@ -33,6 +33,7 @@ class FaultPoint(Enum):
     BEGIN = "driver: older writers are fenced"
     RECOVERY = "driver: older writers are fenced, in the first epoch of a run or a repeated try"
     LEDGER_READ = "driver: the ledger is read"
+    STAGED = "driver: other systems have staged their rows"
     RECEIVE = "task: the first rows are in hand, no permit is asked for"
     STATE_UPDATE = "task: state is updated, its rows are not yet out"
     PERMIT = "task: the permit is given, partitions are not yet added"
@@ -43,6 +44,7 @@ class FaultPoint(Enum):
     MARKER = "driver: the marker is written"
     BEFORE_END = "driver: just before the end of the transaction"
     AFTER_END = "driver: the transaction is committed"
+    PUBLISH = "driver: it is decided; before each other system publishes, and when all have"
     BEFORE_SPARK_COMMIT = "driver: the epoch is done, Spark has not yet logged it"
 
     @property

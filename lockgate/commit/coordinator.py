@@ -3,9 +3,9 @@
     0  claim      once per run: the ledger's value unchanged, with my run id
     1  begin      fence every older writer; a fresh producer
     2  look       the ledger decides: write, skip, or stop
-    3  write      tasks write under permits, and vote
+    3  write      other systems stage; tasks write under permits, and vote
     4  decide     offsets and marker into the same transaction, then its end: the one decision
-    5  publish    other sinks publish what the marker names
+    5  publish    other systems publish what the marker names
     6  failure    never guess: begin again at 1, and let the ledger say whether the epoch is out
 
 What is decided is in `protocol`; what is asked of the outside is in the three small contracts below.
@@ -18,9 +18,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Protocol
 
 from lockgate.commit import protocol
+from lockgate.commit.followers import Followers
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Next, Step, Vote
@@ -89,6 +91,7 @@ class Work:
     skip: Callable[[], None]  # compute the rows for their state, write nothing
     check: Callable[[], None]  # once all is written: is everything still there that was written to?
     cause_of: Callable[[Exception], Cause]
+    stage: Callable[[], Mapping[str, str]]  # let other systems stage: what the marker names for each
     can_repeat: bool  # may the rows be computed twice in one go? Not where they come out of state.
     offsets: Mapping[Place, int] = field(default_factory=dict)
 
@@ -103,6 +106,7 @@ class Coordinator:
         transactions: Transactions,
         ledger: Ledger,
         permits: Permits,
+        followers: Followers,
         is_adopting: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -111,17 +115,21 @@ class Coordinator:
         self._transactions = transactions
         self._ledger = ledger
         self._permits = permits
+        self._followers = followers
         self._is_adopting = is_adopting
         self._now = now
+        self._query_run: str | None = None
         self._has_claimed = False
         self._is_exchanging = False
         self._time_outs: dict[int, int] = {}
         self._has_warned = False
 
-    def begin_run(self) -> None:
-        """The next epoch belongs to a new run of the query: it claims the ledger anew."""
-        self.run = secrets.token_hex(8)
-        self._has_claimed = False
+    def enter(self, query_run: str) -> None:
+        """The next epoch belongs to this start of the query; one that was started again claims the ledger anew."""
+        if self._query_run not in (None, query_run):
+            self.run = secrets.token_hex(8)
+            self._has_claimed = False
+        self._query_run = query_run
 
     def commit(self, epoch: Epoch, work: Work) -> Outcome:
         """Make one epoch visible, once; returning means that it is out."""
@@ -130,7 +138,9 @@ class Coordinator:
         first: Exception | None = None
         for tries in range(1, protocol.TRIES + 2):
             try:
-                producer, step = self._look(epoch, is_again=first is not None)
+                producer, step, entry = self._look(epoch, is_again=first is not None)
+                if step is Step.SKIP and entry is not None:
+                    self._follow(self._followers.publish, entry)  # the decision may be all that was done
             except EpochFailed as error:
                 raise (first or error) from error  # the first one is the one to show
             if step is Step.SKIP:
@@ -153,8 +163,8 @@ class Coordinator:
             return Outcome(step=step, records=records, tries=tries)
         raise first or AssertionError("an epoch without a try")
 
-    def _look(self, epoch: Epoch, *, is_again: bool) -> tuple[Any, Step]:
-        """Steps 1 and 2: fence, then ask the ledger."""
+    def _look(self, epoch: Epoch, *, is_again: bool) -> tuple[Any, Step, Entry | None]:
+        """Steps 1 and 2: fence, then ask the ledger; what it says, too."""
         if is_again:
             # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
             protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
@@ -164,7 +174,8 @@ class Coordinator:
             reach(FaultPoint.RECOVERY)
         entry = self._ledger.read()
         reach(FaultPoint.LEDGER_READ)
-        return producer, protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
+        step = protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
+        return producer, step, entry
 
     def _claim(self, epoch: Epoch) -> None:
         """Step 0. Without it two drivers would fence each other for ever."""
@@ -172,6 +183,7 @@ class Coordinator:
         self._check_claim(self._ledger.peek(), epoch)
         last: EpochFailed | None = None
         for _ in range(protocol.TRIES):
+            leftovers = self._followers.leftovers()
             producer = self._transactions.begin()
             reach(FaultPoint.RECOVERY)
             entry = self._ledger.read()
@@ -185,6 +197,7 @@ class Coordinator:
             except EpochFailed as error:
                 last = error  # fenced by another one that starts; or the end is unknown, and the claim is repeated
                 continue
+            self._follow(partial(self._followers.claim, leftovers=leftovers), claim)
             self._has_claimed = True
             return
         raise last or AssertionError("a claim without a try")
@@ -193,6 +206,8 @@ class Coordinator:
         protocol.check_claim(entry, epoch, is_adopting=self._is_adopting, where=self._ledger.where, job=self.job)
 
     def _try(self, epoch: Epoch, work: Work, producer: Any) -> int:
+        # First, because what is staged has no time-out, and the transaction has one as soon as it is written to.
+        staged = work.stage()
         name = self._permits.open()
         votes, rows = work.write(producer, name, self._is_exchanging)
         records = protocol.tally(self._permits.granted, votes, rows=rows, where=f"epoch {epoch.number}")
@@ -201,14 +216,23 @@ class Coordinator:
         reach(FaultPoint.VOTES)
         self._transactions.add(producer, [self._ledger.place])
         self._write_offsets(producer, work.offsets)
-        entry = protocol.marker(epoch, run=self.run, now=self._now(), staged={})
+        entry = protocol.marker(epoch, run=self.run, now=self._now(), staged=staged)
         self._ledger.write(entry, producer)
         reach(FaultPoint.MARKER)
         reach(FaultPoint.BEFORE_END)
         self._transactions.end(producer, is_commit=True)
         reach(FaultPoint.AFTER_END)
         self._transactions.wait_until_complete()
+        self._follow(self._followers.publish, entry)
         return records
+
+    def _follow(self, move: Callable[[Entry], None], entry: Entry) -> None:
+        """Step 5. A follower that is elsewhere was emptied, or is in the hands of a driver that took over."""
+        try:
+            move(entry)
+        except LedgerMismatch:
+            protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
+            raise
 
     def _write_offsets(self, producer: Any, offsets: Mapping[Place, int]) -> None:
         if not offsets:

@@ -3,9 +3,9 @@
     stage      put the rows down, durably, where no reader looks; a name for what was put down
     publish    in one atomic step: move the ledger on, and what was staged under a name into sight
     read       what the ledger says
-    sweep      remove what was staged and will never be published
+    leftovers  what is staged; `remove` takes it away, once it can never be published
 
-Whoever can do these four is exactly-once in a job, alone or beside others. Alone, `publish` is the decision. Beside
+Whoever can do these is exactly-once in a job, alone or beside others. Alone, `publish` is the decision. Beside
 others one of them decides, and the rest publish what its ledger names; so what was staged has to stay until then, also
 when every process of the job dies.
 
@@ -14,7 +14,7 @@ The laws, which `lockgate.testing` checks on any resource:
     what is staged is not seen, and what is published is seen whole, once
     a publish whose ledger is not the one that was seen before changes nothing and raises Moved
     staging again under the same epoch number is something else, with another name
-    after a sweep only what was to be kept can still be published
+    what was among the leftovers and was removed can not be published any more, and nothing else is touched
 """
 
 from __future__ import annotations
@@ -68,8 +68,12 @@ class Resource(ABC):
         """
 
     @abstractmethod
-    def sweep(self, keep: Collection[str]) -> None:
-        """Remove what is staged for this job, whoever staged it, but for what is kept."""
+    def leftovers(self) -> Collection[str]:
+        """What is staged for this job at this moment, whoever staged it, by any names that `remove` knows."""
+
+    @abstractmethod
+    def remove(self, leftovers: Collection[str]) -> None:
+        """Remove these, and only these: another driver may have staged more in the meantime."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Let go of what is held open."""

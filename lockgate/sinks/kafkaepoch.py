@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
+from lockgate.commit.followers import Followers, Rows
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_SECONDS = 5.0
 _ROUTED_TOPICS = 100  # so many topics of a route are spread over writers by partition, others as a whole
-_CANCELLED = ("cancelled", "canceled", "InterruptedException", "SparkContext was shut down")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class EpochRows:
     can_repeat: bool
     is_alike: bool = False  # does every task hold the rows of one output partition, as far as the plan can tell?
     offsets: Mapping[Place, int] = field(default_factory=dict)
+    staged: Rows = field(default_factory=dict)  # what other systems stage
 
 
 class KafkaEpochs:
@@ -79,6 +81,7 @@ class KafkaEpochs:
         *,
         spark: SparkSession,
         where: str,
+        followers: Followers | None = None,
         is_adopting: bool = False,
         is_new_life: bool = False,
     ) -> None:
@@ -103,15 +106,16 @@ class KafkaEpochs:
         conf = spark.sparkContext.getConf()
         host = conf.get("spark.driver.host") or "127.0.0.1"
         self._door = Door(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
+        self._followers = followers or Followers(job, {})
         self._coordinator = Coordinator(
             job,
             transactions=self._transactions,
             ledger=self.ledger,
             permits=self._permits,
+            followers=self._followers,
             is_adopting=is_adopting,
         )
         self.spark = spark
-        self._query_run: str | None = None
         self._first: LockgateError | None = None  # what the first task that failed in this epoch said
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
         if is_new_life:
@@ -126,6 +130,7 @@ class KafkaEpochs:
         """Let no task in any more."""
         self._permits.close()
         self._door.close()
+        self._followers.close()
 
     def _has_committed(self) -> bool:
         entry = self.ledger.peek() if self.ledger.exists else None
@@ -152,13 +157,12 @@ class KafkaEpochs:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         entry = Entry(run="new-life", query=None, epoch=None, digest=None, at=now)
         replace_entry(self.ledger, self._transactions, seen, entry)
+        self._followers.forget(entry)
 
     def commit(self, epoch: Epoch, rows: EpochRows, *, query_run: str) -> Outcome:
         """Make an epoch visible once. `query_run` is Spark's id of this start of the query."""
         with self._committing:
-            if self._query_run not in (None, query_run):
-                self._coordinator.begin_run()  # the query was started again in this process
-            self._query_run = query_run
+            self._coordinator.enter(query_run)
             self._first = None
             return self._coordinator.commit(
                 epoch,
@@ -167,6 +171,7 @@ class KafkaEpochs:
                     skip=lambda: _compute(rows.records),
                     check=self._check_topics,
                     cause_of=self._cause_of,
+                    stage=lambda: self._followers.stage(rows.staged, epoch.number),
                     can_repeat=rows.can_repeat,
                     offsets=rows.offsets,
                 ),
@@ -295,17 +300,10 @@ class KafkaEpochs:
 
     def _cause_of(self, error: Exception) -> Cause:
         """Why a try failed; the first task's own word counts, before what Spark made of it."""
-        told = self._permits.failure or ""
-        carried = find_error(told) or (error if isinstance(error, LockgateError) else find_error(str(error)))
+        cause, carried = find_cause(error, self._permits.failure or "")
         self._first = self._first or carried
         self._is_look_due = True  # for the next try: a topic may have changed under this one
-        if carried is None and not told and any(word in str(error) for word in _CANCELLED):
-            return Cause.CANCELLED
-        if isinstance(carried, PartitionShared):
-            return Cause.NOT_ALIKE
-        if carried is None or isinstance(carried, EpochFailed):
-            return Cause.LOST
-        return Cause.FINAL
+        return Cause.NOT_ALIKE if isinstance(carried, PartitionShared) else cause
 
     def first_error(self, error: Exception) -> LockgateError | None:
         """The error to show: what the first task that failed said, or what the message carries."""

@@ -8,7 +8,7 @@ Drivers run in threads, one at a time: each call to the outside hands the turn b
 and what befalls the call. After each crash a fresh coordinator goes on from the checkpoint (offsets/N is logged before
 an epoch, commits/N after it). What is checked, after every run:
 
-    a committed reader sees each event once and in order, of all epochs, in every partition
+    a committed reader sees each event once and in order, of all epochs, in every partition and in every store
     an epoch is committed only by the run that holds the claim, and never by one that has lost it
     every call of the coordinator ends after a bounded number of steps, and a run left alone finishes
 
@@ -18,10 +18,11 @@ Mutants of the protocol show that the checks can fail.
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
@@ -31,11 +32,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockgate.commit import coordinator as coordinators
+from lockgate.commit import followers as follow
 from lockgate.commit import protocol
-from lockgate.commit.coordinator import Coordinator, Outcome, Work
+from lockgate.commit.coordinator import Coordinator, Ledger, Outcome, Transactions, Work
+from lockgate.commit.followers import Followers
+from lockgate.commit.lastresource import LastResource
 from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Permits, Place
 from lockgate.commit.protocol import TRIES, Cause, Epoch, Step, Vote
+from lockgate.commit.resource import Moved, Resource
 from lockgate.errors import EpochFailed, EpochTooLong, Fenced, InvariantBroken, LedgerMismatch
 from lockgate.faultpoints import FaultPoint
 from lockgate.kafka.transaction import EndUnknown, TransactionLost
@@ -45,8 +50,11 @@ T = TypeVar("T")
 LAST_EPOCH = 3
 LEDGER: Place = ("ledger", 0)
 PLACES: tuple[Place, ...] = (("out", 0), ("out", 1))
-STEPS_PER_COMMIT = 150
+STEPS_PER_COMMIT = 250
 """More calls than this to the outside, for one epoch: it would go on for ever."""
+
+STARTS = 60
+"""A driver that is started more often than this gets nowhere."""
 
 
 class Crash(BaseException):
@@ -67,7 +75,10 @@ class Fault(Enum):
 
 
 class Endless(BaseException):
-    """An epoch takes too many steps; not an Exception, since the coordinator would repeat the try."""
+    """An epoch takes too many steps, or a driver too many starts.
+
+    Not an Exception, since the coordinator would repeat the try.
+    """
 
 
 class Broken(AssertionError):
@@ -175,6 +186,38 @@ class Broker:
         return self.open
 
 
+# ---- the model of a system that stages and publishes
+
+
+@dataclass
+class Store:
+    """What is staged by name, what readers see, and a ledger that is replaced only by who has seen it."""
+
+    is_comparing: bool = True
+    staged: dict[str, list[int]] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    entry: Entry | None = None
+    history: list[Entry] = field(default_factory=list)
+    names: int = 0
+
+    def stage(self, rows: Sequence[int]) -> str:
+        self.names += 1
+        self.staged[f"staged-{self.names}"] = list(rows)
+        return f"staged-{self.names}"
+
+    def publish(self, staged: str | None, entry: Entry, after: Entry | None) -> None:
+        if self.is_comparing and self.entry != after:
+            raise Moved("the ledger moved", where="model", fix="none")
+        if staged is not None and staged not in self.staged:
+            raise EpochFailed(f"{staged} is not there", where="model", fix="none")
+        self.rows += self.staged[staged] if staged is not None else []
+        self.entry = entry
+        self.history.append(entry)
+
+    def remove(self, names: Collection[str]) -> None:
+        self.staged = {name: rows for name, rows in self.staged.items() if name not in names}
+
+
 # ---- the world: drivers that take turns
 
 
@@ -211,6 +254,8 @@ class World:
     turns: Iterator[Turn]
     broker: Broker = field(default_factory=Broker)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    stores: dict[str, Store] = field(default_factory=dict)
+    is_kafka_deciding: bool = True  # else the first of the stores decides
     drivers: int = 2
     can_repeat: bool = True
     is_reading_first: bool = False  # mutant: the ledger is read before older writers are fenced
@@ -223,7 +268,7 @@ class World:
     def run(self) -> None:
         """Let the drivers take turns until all have ended; then one that is left alone finishes the job."""
         actors = [Actor(self, number) for number in range(self.drivers)]
-        with mock.patch.object(coordinators, "reach", self._reach):
+        with mock.patch.object(coordinators, "reach", self._reach), mock.patch.object(follow, "reach", self._reach):
             try:
                 while alive := [actor for actor in actors if not actor.is_over]:
                     turn = next(self.turns, Turn())
@@ -253,18 +298,22 @@ class World:
     def check(self) -> None:
         """The promises, of everything that was ever visible."""
         expected = list(range(self.checkpoint.ends[LAST_EPOCH]))
-        for place in PLACES:
+        for name, store in self.stores.items():
+            if store.rows != expected:
+                raise Broken(f"a reader of store {name!r} sees {store.rows} and not {expected}")
+        for place in PLACES if self.is_kafka_deciding else ():
             seen = [row for where, row in self.broker.rows if where == place]
             wanted = [row for row in expected if PLACES[row % 2] == place]
             if seen != wanted:
                 raise Broken(f"a reader of {place} sees {seen} and not {wanted}")
+        history = self.broker.history if self.is_kafka_deciding else next(iter(self.stores.values())).history
         for run, at in self.claimed:
-            after = [entry.run for entry in self.broker.history[at:]]
+            after = [entry.run for entry in history[at:]]
             while after and after[0] == run:
                 after.pop(0)
             if run in after:
                 raise Broken(f"run {run} lost its claim and committed afterwards")
-        for before, now in zip([None, *self.broker.history], self.broker.history, strict=False):
+        for before, now in zip([None, *history], history, strict=False):
             out = None if before is None else before.epoch
             if now.epoch != out and (before is None or before.run != now.run):
                 raise Broken(f"run {now.run} committed epoch {now.epoch} without the claim: {before}")
@@ -316,6 +365,8 @@ class Actor(threading.Thread):
     def _live_once(self) -> bool:
         """One process of the driver; is it to be started again?"""
         self.starts += 1
+        if self.starts > STARTS:
+            raise Endless
         try:
             self._drive()
         except Crash:
@@ -332,9 +383,10 @@ class Actor(threading.Thread):
     def _drive(self) -> None:
         world, checkpoint = self.world, self.world.checkpoint
         permits = Permits(now=lambda: world.clock)
-        transactions = ModelTransactions(self, world)
-        ledger = ModelLedger(self, world, transactions)
-        driver = Coordinator("job", transactions=transactions, ledger=ledger, permits=permits)
+        resources: dict[str, Resource] = {name: ModelResource(self, store) for name, store in world.stores.items()}
+        transactions, ledger, work = self._deciding(resources, permits)
+        followers = Followers("job", resources)
+        driver = Coordinator("job", transactions=transactions, ledger=ledger, permits=permits, followers=followers)
         planned = max(checkpoint.ends, default=-1)
         first = planned + (planned in checkpoint.done or planned < 0)
         for number in range(first, LAST_EPOCH + 1):
@@ -342,13 +394,35 @@ class Actor(threading.Thread):
                 self._log(lambda number=number: self._plan(number))
             self._steps = 0
             epoch = checkpoint.epoch(number)
-            driver.commit(epoch, self._work(checkpoint.rows(number), transactions, permits))
+            rows = checkpoint.rows(number)
+            by_resource: Any = {name: {"out": rows} for name in resources}
+            stage = partial(followers.stage, by_resource, number)
+            driver.commit(epoch, replace(work(rows), stage=stage))
             self._log(lambda number=number: checkpoint.done.add(number))
 
     def _plan(self, number: int) -> None:
         if number in self.world.checkpoint.ends:  # Spark's log refuses to be written by two
             raise LedgerMismatch("another query writes this checkpoint", where="model", fix="none")
         self.world.checkpoint.ends[number] = self.world.checkpoint.ends.get(number - 1, 0) + self._turn.size
+
+    def _deciding(
+        self, resources: dict[str, Resource], permits: Permits
+    ) -> tuple[Transactions, Ledger, Callable[[range], Work]]:
+        """Who decides, taken out of the resources where it is one of them, and how an epoch is written there."""
+        if self.world.is_kafka_deciding:
+            transactions = ModelTransactions(self, self.world)
+            ledger = ModelLedger(self, self.world, transactions)
+            return transactions, ledger, lambda rows: self._work(rows, transactions, permits)
+        last = LastResource(resources.pop(next(iter(resources))))
+
+        def write_to(rows: Any) -> Work:
+            def write(*_: object) -> tuple[Sequence[Vote], int]:
+                last.stage({"out": rows}, 0)
+                return (), 0
+
+            return self._as_work(write)
+
+        return last, last, write_to
 
     def _work(self, rows: range, transactions: "ModelTransactions", permits: Permits) -> Work:
         def write(writer: Writer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:
@@ -364,11 +438,15 @@ class Actor(threading.Thread):
                 votes.append(Vote(task, *place, len(mine), len(mine) - 1))
             return votes, len(rows)
 
+        return self._as_work(write)
+
+    def _as_work(self, write: Callable[[Any, str, bool], tuple[Sequence[Vote], int]]) -> Work:
         return Work(
             write=write,
             skip=lambda: None,
             check=lambda: None,
             cause_of=_cause_of,
+            stage=dict,
             can_repeat=self.world.can_repeat,
         )
 
@@ -474,6 +552,31 @@ class ModelLedger:
         self._actor.step(lambda: self._world.broker.write_entry(producer, entry))
 
 
+class ModelResource(Resource):
+    """What is asked of a store, each call one step."""
+
+    where = "model"
+
+    def __init__(self, actor: Actor, store: Store) -> None:
+        self._actor = actor
+        self._store = store
+
+    def read(self) -> Entry | None:
+        return self._actor.step(lambda: self._store.entry)
+
+    def stage(self, rows: Any, epoch: int) -> str:
+        return self._actor.step(lambda: self._store.stage(rows["out"]))
+
+    def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
+        self._actor.step(lambda: self._store.publish(staged, entry, after))
+
+    def leftovers(self) -> Collection[str]:
+        return self._actor.step(lambda: [*self._store.staged])
+
+    def remove(self, leftovers: Collection[str]) -> None:
+        self._actor.step(lambda: self._store.remove(leftovers))
+
+
 # ---- one epoch, step by step, without a schedule
 
 
@@ -487,7 +590,14 @@ class Script:
         self.transactions.timeout_ms = timeout_ms
         self.permits = Permits(now=lambda: self.world.clock)
         ledger = ModelLedger(actor, self.world, self.transactions)
-        self.driver = Coordinator("orders", transactions=self.transactions, ledger=ledger, permits=self.permits)
+        self.driver = Coordinator(
+            "orders",
+            transactions=self.transactions,
+            ledger=ledger,
+            permits=self.permits,
+            followers=Followers("orders", {}),
+        )
+        self.driver.enter("first")
         self.tries = list(tries)
         self.exchanged: list[bool] = []
         self.skipped = 0
@@ -498,6 +608,7 @@ class Script:
             skip=self._skip,
             check=lambda: None,
             cause_of=self._cause_of,
+            stage=dict,
             can_repeat=can_repeat,
             offsets={("in", 0): 3},
         )
@@ -617,7 +728,7 @@ def test_a_query_that_is_started_again_claims_the_ledger_anew() -> None:
     script = Script()
     script.commit(0)
     before = script.driver.run
-    script.driver.begin_run()
+    script.driver.enter("again")
     script.commit(1)
     runs = [entry.run for entry in script.world.broker.history]
     assert runs == [before, before, script.driver.run, script.driver.run]
@@ -627,7 +738,7 @@ def test_a_query_that_is_started_again_claims_the_ledger_anew() -> None:
 def test_another_checkpoint_is_refused_without_fencing_the_right_driver() -> None:
     script = Script()
     script.commit(0)
-    script.driver.begin_run()
+    script.driver.enter("again")
     fenced = script.world.broker.epoch
     with pytest.raises(LedgerMismatch, match="another checkpoint"):
         script.driver.commit(Epoch(1, "digest-1", None, "another query"), script.work)
@@ -665,41 +776,61 @@ def rivals(at: int, length: int, fault: Fault = Fault.NONE) -> Iterator[Turn]:
     yield from [*[Turn()] * at, Turn(fault=fault), *[Turn(who=1)] * length, Turn(fault=Fault.DELIVERY)]
 
 
-def run(turns: Iterator[Turn], **how: Any) -> World:
+SYSTEMS = {
+    "kafka": ((), True),
+    "kafka and two stores": (("database", "files"), True),
+    "two stores": (("database", "files"), False),
+}
+
+
+def run(turns: Iterator[Turn], *, systems: str = "kafka", **how: Any) -> World:
+    names, is_kafka_deciding = SYSTEMS[systems]
+    how = {"stores": {name: Store() for name in names}, "is_kafka_deciding": is_kafka_deciding} | how
     world = World(turns=turns, **how)
     world.run()
     return world
 
 
 def test_an_epoch_without_faults_passes_every_point_of_the_driver() -> None:
-    world = run(iter(()), drivers=1)
+    world = run(iter(()), drivers=1, systems="kafka and two stores")
     assert world.reached == {point for point in FaultPoint if not point.is_in_task}
 
 
+@pytest.mark.parametrize("systems", SYSTEMS)
 @pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE], ids=lambda one: str(one.name))
-def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(fault: Fault, can_repeat: bool) -> None:
-    steps = run(iter(()), drivers=1).steps
+def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(
+    fault: Fault, can_repeat: bool, systems: str
+) -> None:
+    steps = run(iter(()), drivers=1, systems=systems).steps
     assert steps > 60
     for at in range(steps):
-        run(iter([*[Turn()] * at, Turn(fault=fault)]), drivers=1, can_repeat=can_repeat)
+        run(iter([*[Turn()] * at, Turn(fault=fault)]), drivers=1, can_repeat=can_repeat, systems=systems)
 
 
+@pytest.mark.parametrize("systems", SYSTEMS)
 @pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.DELAYED, Fault.LOST_ANSWER], ids=lambda one: str(one.name))
-def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool) -> None:
-    steps = run(iter(()), drivers=1).steps
+def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool, systems: str) -> None:
+    steps = run(iter(()), drivers=1, systems=systems).steps
     for at in range(0, steps, 3):
         for length in (1, 6, 13, 30, 200):
-            run(rivals(at, length, fault), can_repeat=can_repeat)
+            run(rivals(at, length, fault), can_repeat=can_repeat, systems=systems)
 
 
 @settings(
     max_examples=400, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.data_too_large]
 )
-@given(data=st.binary(min_size=160, max_size=500), drivers=st.integers(1, 3), can_repeat=st.booleans())
-def test_under_any_schedule_each_epoch_is_seen_once_and_in_order(data: bytes, drivers: int, can_repeat: bool) -> None:
-    run(iter(Plan(data)), drivers=drivers, can_repeat=can_repeat)
+@given(
+    data=st.binary(min_size=160, max_size=500),
+    drivers=st.integers(1, 3),
+    can_repeat=st.booleans(),
+    systems=st.sampled_from(sorted(SYSTEMS)),
+)
+def test_under_any_schedule_each_epoch_is_seen_once_and_in_order(
+    data: bytes, drivers: int, can_repeat: bool, systems: str
+) -> None:
+    run(iter(Plan(data)), drivers=drivers, can_repeat=can_repeat, systems=systems)
 
 
 # ---- and the checks can fail
@@ -718,6 +849,16 @@ def _decide_without_a_claim(entry: Entry | None, epoch: Epoch, *, run: str, wher
 _decide = protocol.decide
 
 
+def _remove_all(store: Store, _: Collection[str]) -> None:
+    store.staged.clear()
+
+
+def _publish_again(_: Followers, name: str, resource: Resource, seen: Entry | None, decided: Entry) -> Entry | None:
+    if name in decided.staged:
+        resource.publish(decided.staged[name], replace(decided, staged={}), after=seen)
+    return seen
+
+
 @contextmanager
 def mutated(name: str) -> Iterator[dict[str, Any]]:
     """The protocol, or the model, with one of its laws broken; what a world needs for it."""
@@ -727,6 +868,16 @@ def mutated(name: str) -> Iterator[dict[str, Any]]:
         if name == "nobody claims the ledger":
             patches.enter_context(mock.patch.object(protocol, "decide", _decide_without_a_claim))
             patches.enter_context(mock.patch.object(Coordinator, "_claim"))
+        if name == "what a store holds is removed by who comes late":
+            patches.enter_context(mock.patch.object(Store, "remove", _remove_all))
+        if name == "a store's ledger is not asked":
+            patches.enter_context(mock.patch.object(Followers, "_finish", _publish_again))
+        if "store" in name:
+            yield {
+                "systems": "kafka and two stores",
+                "stores": {one: Store(is_comparing="removed" in name) for one in ("database", "files")},
+            }
+            return
         yield {
             "broker": Broker(is_fencing=name != "older writers are not fenced"),
             "is_reading_first": name == "the ledger is read before older writers are fenced",
@@ -741,6 +892,9 @@ def mutated(name: str) -> Iterator[dict[str, Any]]:
         ("older writers are not fenced", "a reader of"),
         ("the ledger is read before older writers are fenced", "a reader of"),
         ("the ledger is read before older writers are fenced", "without the claim|lost its claim"),
+        ("a store's ledger is not asked", "a reader of store"),
+        ("a store is written by whoever comes", "a reader of store"),
+        ("what a store holds is removed by who comes late", "ended as none should"),
     ],
 )
 def test_the_checks_catch_a_protocol_in_which(mutant: str, told: str) -> None:
