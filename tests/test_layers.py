@@ -28,6 +28,7 @@ ORDER = (
     "demo",
     "dashboard",
     "cli",
+    "testing",
 )
 
 

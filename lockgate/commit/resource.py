@@ -87,6 +87,11 @@ class CommittingSink(Sink):
         """Outputs of a job that name the same resource are opened together, and commit in one step."""
         return f"{type(self).__name__} {id(self)}"
 
+    @property
+    def fitness(self) -> int:
+        """How fit its system is to decide for others, where Kafka is not among them; the fittest one does."""
+        return 0
+
     @abstractmethod
     def open(self, opening: Opening) -> Resource:
         """The resource, for all the outputs of the opening; raises with the cure where it cannot be used."""

@@ -40,11 +40,16 @@ class SourceAbility:
 
 @dataclass(frozen=True)
 class SinkAbility:
-    """What a sink does with an epoch that comes twice, with the reason in words and the way to lift it."""
+    """What a sink does with an epoch that comes twice, with the reason in words and the way to lift it.
+
+    A transactional sink is so only where end-to-end exactly-once is declared for it and epochs can be held together;
+    `otherwise` is what it is without that.
+    """
 
     delivery: Delivery
     reason: str
     cure: str
+    otherwise: Delivery = Delivery.PLAIN
 
 
 @dataclass(frozen=True)

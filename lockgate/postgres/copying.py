@@ -1,0 +1,177 @@
+"""A task's side of an epoch: Arrow batches into a staging table by COPY; its result is its vote.
+
+Runs in Spark's Python workers. Every attempt of a task writes under a fresh id, in a transaction of its own, so
+attempts cannot mix: only the ids that reach the driver as votes are ever moved on. What others left is removed.
+
+Rows travel as CSV that Arrow writes, whole batches at a time. In it PostgreSQL tells an empty field (null) from a
+quoted one (''). What Arrow has no text for that PostgreSQL reads, the JVM turns into text before: bytes as hex digits,
+nested values as JSON.
+
+A row that PostgreSQL does not take is no failure of the task but its result: to try once more cannot help, and Spark
+would do so three times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lockgate.dataflow.schema import quote
+from lockgate.errors import EpochFailed, LockgateError
+from lockgate.failures import Carried, carry, find_error
+from lockgate.faultpoints import Fault, FaultPoint, arm, reach
+from lockgate.postgres.connect import connect, told
+from lockgate.postgres.tables import DELETED, NESTED, NUMBER, WRITE, Fit, TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+VOTES = "write STRING, output STRING, rows BIGINT, failure STRING"
+"""One row per task that had rows: the id it wrote them under and how many, or what PostgreSQL had against them."""
+
+_ROW_BITS = 40
+_JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+
+
+@dataclass(frozen=True)
+class CopyOrder:
+    """What a task is told: where to, which columns, in the order in which they come."""
+
+    dsn: str
+    staging: TableName
+    table: TableName  # the one that the author knows
+    columns: tuple[str, ...]
+    has_deleted: bool  # then it comes last
+    output: str
+    faults: tuple[Fault, ...]
+    where: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the rows of a task and cast its vote."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        arm(self.faults)
+        yield from self.vote(batches, task=context.partitionId())
+
+    def vote(self, batches: Iterable[pa.RecordBatch], *, task: int) -> Iterator[pa.RecordBatch]:
+        """Stage rows under a fresh id; what is to be told of it."""
+        write = str(uuid4())
+        try:
+            rows = self.copy(batches, write=write, task=task)
+        except EpochFailed as error:
+            raise Carried(error) from error
+        except LockgateError as error:
+            yield _as_batch([(write, self.output, 0, carry(error))])
+            return
+        if rows:
+            yield _as_batch([(write, self.output, rows, None)])
+
+    def copy(self, batches: Iterable[pa.RecordBatch], *, write: str, task: int) -> int:
+        """Put all rows down under this id, or none; how many there were."""
+        from psycopg.sql import SQL, Identifier
+
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return 0
+        reach(FaultPoint.RECEIVE)
+        names = (*self.columns, *([DELETED] if self.has_deleted else []), WRITE, NUMBER)
+        statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            self.staging.sql, SQL(", ").join(map(Identifier, names))
+        )
+        rows = 0
+        connection = connect(self.dsn, where=self.where, name=f"lockgate task {task}")
+        try:
+            with told(where=self.where, table=str(self.table)):
+                with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                    for batch in _chain(first, filled):
+                        copy.write(as_csv(batch, write=write, number=(task << _ROW_BITS) + rows))
+                        rows += batch.num_rows
+                        reach(FaultPoint.HALF)
+                connection.commit()
+        finally:
+            connection.close()
+        reach(FaultPoint.EMIT)
+        return rows
+
+
+def encode(rows: DataFrame, fits: Sequence[Fit]) -> DataFrame:
+    """The columns that are copied, in the table's names, as types that Arrow writes and PostgreSQL reads."""
+    from pyspark.sql import functions as F
+
+    made = [_text_form(F.col(quote(one.row.name)), one).alias(one.column.name) for one in fits]
+    return rows.select(*made, *([DELETED] if DELETED in rows.columns else []))
+
+
+def collect_votes(rows: DataFrame, order: CopyOrder) -> dict[str, int]:
+    """Let the tasks stage these rows: what is staged, as ids with their row counts."""
+    try:
+        votes = rows.mapInArrow(order, VOTES).collect()
+    except Exception as error:
+        failure = find_error(str(error))
+        if failure is None:
+            raise
+        raise failure from error
+    for vote in votes:
+        if vote.failure is not None:
+            raise find_error(vote.failure) or EpochFailed(
+                f"a task failed: {vote.failure}", where=order.where, fix="the epoch is repeated"
+            )
+    return {vote.write: vote.rows for vote in votes}
+
+
+def as_csv(batch: pa.RecordBatch, *, write: str, number: int) -> bytes:
+    """A batch as PostgreSQL's CSV, every row with the id it is written under and its running number."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    columns = [_utc(column) for column in batch.columns]
+    columns.append(pa.repeat(pa.scalar(write), batch.num_rows))
+    columns.append(pa.array(np.arange(number, number + batch.num_rows, dtype=np.int64)))
+    names = [str(place) for place in range(len(columns))]
+    buffer = pa.BufferOutputStream()
+    options = csv.WriteOptions(include_header=False, batch_size=batch.num_rows, quoting_style="needed")
+    csv.write_csv(pa.RecordBatch.from_arrays(columns, names=names), buffer, options)
+    text: bytes = buffer.getvalue().to_pybytes()
+    return text
+
+
+def _utc(column: Any) -> Any:
+    """Moments as text in UTC: for any other zone Arrow needs a time zone database, which a worker may not have."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return column.cast(pa.timestamp("us", tz="UTC"))
+    if pa.types.is_time(column.type):
+        return column.cast(pa.time64("us"), safe=False)
+    return column
+
+
+def _text_form(column: Column, fit: Fit) -> Column:
+    from pyspark.sql import functions as F
+
+    if fit.row.kind == "binary":
+        return F.concat(F.lit("\\x"), F.hex(column))
+    if fit.row.kind in NESTED:
+        return F.to_json(column, _JSON)
+    if fit.row.kind == "float" and fit.column.base == "float8":
+        return column.cast("double")  # the same number, and not the one that its shortest text means
+    return column
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _as_batch(votes: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kinds = {"write": pa.string(), "output": pa.string(), "rows": pa.int64(), "failure": pa.string()}
+    return pa.RecordBatch.from_pylist([dict(zip(kinds, vote, strict=True)) for vote in votes], schema=pa.schema(kinds))

@@ -1,0 +1,468 @@
+"""A PostgreSQL database as a resource: rows are staged by COPY, and one transaction moves them and the ledger.
+
+    lockgate_ledger                   one row per job: its name and what is committed, as JSON
+    lockgate_staging                  the registry of staging tables
+    lockgate_staging_<digest>_<hex>   rows that wait, one table per output and open
+
+All of them lie in the first schema of the connection's search path. Publishing is one transaction: replace the ledger's
+row where it says what was seen before, then move the writes that won, and no others, and count them. So an epoch comes
+out whole and with its ledger, or not at all; and where the answer to COMMIT is lost, the ledger knows it.
+
+Where this resource decides, staging is not logged: what a crash of the server takes was not decided, and the counts
+show that it is gone. Where another one decides it is logged, because it has to outlive everything until then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockgate.commit.ledger import Entry, entry_of
+from lockgate.commit.resource import Moved, Opening, Resource
+from lockgate.errors import EpochFailed, InvariantBroken, LockgateError, Refused
+from lockgate.faultpoints import armed
+from lockgate.postgres import connect as door
+from lockgate.postgres.connect import Lost, StagingGone, connect, failure_of, server_of, told
+from lockgate.postgres.copying import CopyOrder, collect_votes, encode
+from lockgate.postgres.staging import (
+    StagedRows,
+    Staging,
+    clear,
+    drop_empty,
+    exists,
+    forget,
+    make_registry,
+    make_staging,
+    move,
+    registered,
+    staged_rows_of,
+    waiting_writes,
+)
+from lockgate.postgres.tables import (
+    DELETED,
+    Fit,
+    RowColumn,
+    Table,
+    TableName,
+    create_statement,
+    find_table,
+    fit,
+    missing_table,
+    row_columns,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lockgate.postgres.connect import Connection
+
+log = logging.getLogger(__name__)
+
+LEDGER = "lockgate_ledger"
+_LOCK = 7_022_837_521_306  # any number that nobody else locks by: "one at a time makes our tables"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table to write to, and how."""
+
+    table: TableName
+    key: tuple[str, ...]
+    has_deletes: bool
+    create: bool
+
+    @property
+    def rights(self) -> tuple[str, ...]:
+        """What the user has to be allowed in the table; its types are read with SELECT."""
+        upsert = ("UPDATE",) if self.key else ()
+        return ("SELECT", "INSERT", *upsert, *(("DELETE",) if self.has_deletes else ()))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An output that rows can be staged for."""
+
+    rows: tuple[RowColumn, ...]
+    fits: tuple[Fit, ...]
+    staging: Staging
+
+
+class PostgresResource(Resource):
+    """One database, opened for one job."""
+
+    def __init__(self, opening: Opening, targets: Mapping[str, Target], dsn: str) -> None:
+        self.server = server_of(dsn, opening.where)
+        self.where = f"{self.server}, {opening.where}"
+        self._opening = opening
+        self._job = opening.job
+        self._targets = targets
+        self._dsn = dsn
+        self._connection: Connection | None = None
+        self._prepared: dict[str, _Prepared] = {}
+        self._waiting: dict[str, set[str]] = {}  # what was staged here and neither published nor removed: name, writes
+        try:
+            self._schema = self._transact(lambda connection: make_tables(connection, self.where))
+            self._transact(self._look_at_tables)
+            self._refuse_second_address()
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def read(self) -> Entry | None:
+        return self._transact(self._read)
+
+    def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
+        staged = []
+        for output, frame in rows.items():
+            writes = self._stage(output, frame)
+            if writes:
+                staged.append(StagedRows(staging=self._prepared[output].staging, writes=writes))
+        facts = [one.as_facts() for one in staged]
+        name = json.dumps({"stage": secrets.token_hex(8), "epoch": epoch, "rows": facts})
+        self._waiting[name] = {write for one in staged for write in one.writes}
+        return name
+
+    def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
+        waiting = () if staged is None else self._staged(staged)
+
+        def decide(connection: Connection) -> None:
+            # A driver that was stopped here is ended by the server after IDLE_LIMIT; one waits longer than that.
+            connection.execute(f"SET LOCAL lock_timeout = {int(door.PATIENCE.total_seconds() * 1000)}")
+            self._replace(connection, entry, after)
+            for one in waiting:
+                with told(where=self.where, table=str(one.staging.table)):
+                    move(connection, one, where=self.where)
+
+        self._transact(decide, is_decision=True)
+        if staged is not None:
+            self._waiting.pop(staged, None)
+            self._clear_away(waiting)
+
+    def leftovers(self) -> Collection[str]:
+        in_use = self._in_use()
+        found = []
+        for staging in self._transact(lambda connection: registered(connection, self._schema, self._job)):
+            writes = self._transact(partial(waiting_writes, staging=staging))
+            found += [f"{staging.name}/{write}" for write in writes]
+            if staging not in in_use:
+                found.append(staging.name)
+        return found
+
+    def remove(self, leftovers: Collection[str]) -> None:
+        writes: dict[str, set[str]] = {}
+        for name in leftovers:
+            table, _, write = name.partition("/")
+            writes.setdefault(table, set()).update({write} if write else ())
+        for table, gone in writes.items():
+            staging = TableName(schema=self._schema, name=table)
+            try:
+                self._transact(partial(forget, staging=staging, writes=gone))
+            except StagingGone:
+                log.info("job %s: %s is gone already", self._job, staging)
+            if staging not in self._in_use():
+                self._transact(partial(drop_empty, staging=staging))
+        every = set().union(*writes.values())
+        self._waiting = {name: own for name, own in self._waiting.items() if not own & every}
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(LockgateError), told(where=self.where):
+                for staging in self._in_use():  # a clean end leaves nothing behind but what still waits
+                    drop_empty(self._connection, staging)
+        self._disconnect()
+        for place in [place for place, one in _opened.items() if one is self]:
+            del _opened[place]
+
+    def _in_use(self) -> list[TableName]:
+        return [prepared.staging.name for prepared in self._prepared.values()]
+
+    def _stage(self, output: str, frame: DataFrame) -> dict[str, int]:
+        frame = self._opening.sinks[output].prepare(frame)
+        columns = row_columns(frame)
+        where = f"output {output!r}, {self.where}"
+        prepared = self._prepared.get(output)
+        # Who claimed the job in between may have dropped our empty table, and have gone again.
+        is_there = prepared is not None and self._transact(partial(exists, staging=prepared.staging.name))
+        if prepared is None or prepared.rows != columns or not is_there:
+            target = self._targets[output]
+            prepared = self._transact(
+                lambda connection: _prepare(
+                    connection,
+                    target,
+                    columns,
+                    schema=self._schema,
+                    job=self._job,
+                    is_logged=not self._opening.is_deciding,
+                    where=where,
+                )
+            )
+            self._prepared[output] = prepared
+        return _copy(frame, prepared, dsn=self._dsn, output=output, where=where)
+
+    def _staged(self, name: str) -> tuple[StagedRows, ...]:
+        try:
+            facts = json.loads(name)["rows"]
+        except (ValueError, KeyError, TypeError):
+            raise InvariantBroken(
+                f"this names nothing that was staged: {name[:200]}", where=self.where, fix="report this"
+            ) from None
+        return tuple(staged_rows_of(one, self.where) for one in facts)
+
+    def _read(self, connection: Connection, *, is_locking: bool = False) -> Entry | None:
+        from psycopg.sql import SQL
+
+        statement = SQL("SELECT entry::text FROM {} WHERE job = %s {}").format(
+            TableName(self._schema, LEDGER).sql, SQL("FOR UPDATE" if is_locking else "")
+        )
+        found = connection.execute(statement, [self._job]).fetchone()
+        return None if found is None else entry_of(found[0].encode(), f"table {LEDGER!r}, {self.where}")
+
+    def _replace(self, connection: Connection, entry: Entry, after: Entry | None) -> None:
+        """Advance the ledger where it says `after`; it stays locked until the transaction ends."""
+        from psycopg.sql import SQL
+
+        ledger, text = TableName(self._schema, LEDGER).sql, entry.to_bytes().decode()
+        seen = self._read(connection, is_locking=True)
+        if seen == after and after is None:
+            # Two may find nothing; the second waits here for the first, and then finds that it is too late.
+            statement = SQL("INSERT INTO {} (job, entry) VALUES (%s, %s) ON CONFLICT (job) DO NOTHING").format(ledger)
+            if connection.execute(statement, [self._job, text]).rowcount == 1:
+                return
+            seen = self._read(connection)
+        elif seen == after:
+            connection.execute(SQL("UPDATE {} SET entry = %s WHERE job = %s").format(ledger), [text, self._job])
+            return
+        raise Moved(
+            f"the ledger of job {self._job!r} is not what it was: it says {_shown(seen)}, and not {_shown(after)}",
+            where=f"table {LEDGER!r}, {self.where}",
+            fix="another driver of this job writes; see that only one runs",
+        )
+
+    def _look_at_tables(self, connection: Connection) -> None:
+        """Refuse a table that is not there, before anything is computed."""
+        for output, target in self._targets.items():
+            if not target.create and find_table(connection, target.table) is None:
+                raise Refused(
+                    f"there is no table {target.table}, or it is not in the search path",
+                    where=f"output {output!r}, {self.where}",
+                    fix="create it, or let the sink make it from the rows: create=True",
+                )
+
+    def _refuse_second_address(self) -> None:
+        """One database under two addresses would be two resources with one ledger, each moving it for the other."""
+        place = self._transact(
+            lambda connection: connection.execute(
+                "SELECT %s, pg_postmaster_start_time()::text, d.oid, %s::regclass::oid FROM pg_database d"
+                " WHERE d.datname = current_database()",
+                [self._job, TableName(self._schema, LEDGER).sql.as_string(connection)],
+            ).fetchone()
+        )
+        other = _opened.get(place)
+        if other is not None and other.server != self.server:
+            raise Refused(
+                f"outputs of job {self._job!r} name one database in two ways: {other.server!r} and {self.server!r}",
+                where=self.where,
+                fix="give them the same dsn=, so that they commit in one transaction",
+            )
+        _opened[place] = self
+
+    def _clear_away(self, published: Collection[StagedRows]) -> None:
+        """Empty the staging of what is out. Nothing hangs on it: what stays is never moved again, and removed later."""
+        own = self._in_use()
+        for one in published:
+            staging = one.staging.name
+            try:
+                if self._waiting or staging not in own:
+                    self._transact(partial(forget, staging=staging, writes=one.writes.keys()))
+                else:
+                    self._transact(partial(clear, staging=staging))
+            except LockgateError as error:
+                log.warning("job %s: %s is emptied later: %s", self._job, staging, error.what)
+
+    def _transact(self, work: Callable[[Connection], T], *, is_decision: bool = False) -> T:
+        """Carry out a transaction; repeats it where the connection is lost before its end was asked for."""
+        import psycopg
+
+        deadline = time.monotonic() + door.PATIENCE.total_seconds()
+        while True:
+            connection = self._connected()
+            try:
+                with told(where=self.where):
+                    result = work(connection)
+            except Lost as error:
+                self._disconnect()
+                if time.monotonic() >= deadline:
+                    raise
+                log.warning("job %s: the connection to PostgreSQL is lost, connecting again: %s", self._job, error.what)
+                continue
+            except BaseException:
+                self._roll_back()
+                raise
+            try:
+                connection.commit()
+            except psycopg.Error as error:
+                self._disconnect()
+                failure = failure_of(error, where=self.where)
+                if not isinstance(failure, Lost):
+                    raise failure from error
+                if is_decision:
+                    raise EpochFailed(
+                        f"the connection was lost while the transaction was committed: {failure.what}",
+                        where=self.where,
+                        fix="the ledger is read to see whether the epoch is out",
+                    ) from error
+                continue
+            return result
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._dsn, where=self.where, name=f"lockgate {self._job}")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _roll_back(self) -> None:
+        import psycopg
+
+        if self._connection is not None:
+            try:
+                self._connection.rollback()
+            except psycopg.Error:
+                self._disconnect()
+
+
+_opened: weakref.WeakValueDictionary[Any, PostgresResource] = weakref.WeakValueDictionary()
+
+
+def make_tables(connection: Connection, where: str) -> str:
+    """Make the ledger and the registry where they are missing; the schema in which they are."""
+    from psycopg.sql import SQL
+
+    found = connection.execute("SELECT current_schema()").fetchone()
+    if found is None or found[0] is None:
+        raise Refused(
+            "the connection's search path names no schema that exists, so there is no place for the ledger",
+            where=where,
+            fix="ALTER ROLE ... SET search_path = public, or options=-csearch_path=public in the dsn",
+        )
+    schema: str = found[0]
+    # IF NOT EXISTS alone does not help where two make the same table at once.
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    connection.execute(
+        SQL("CREATE TABLE IF NOT EXISTS {} (job text PRIMARY KEY, entry jsonb NOT NULL)").format(
+            TableName(schema, LEDGER).sql
+        )
+    )
+    make_registry(connection, schema)
+    return schema
+
+
+def write_plainly(frame: DataFrame, target: Target, dsn: str, *, where: str) -> None:
+    """Write rows in one transaction, without a ledger: where an epoch is repeated, it is written again."""
+    where = f"{server_of(dsn, where)}, {where}"
+    connection = connect(dsn, where=where, name="lockgate")
+    try:
+        with told(where=where, table=str(target.table)):
+            schema = make_tables(connection, where)
+            connection.commit()
+            _drop_orphans(connection, schema)
+            prepared = _prepare(
+                connection, target, row_columns(frame), schema=schema, job=None, is_logged=False, where=where
+            )
+            connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [prepared.staging.name.name])
+            connection.commit()
+            writes = _copy(frame, prepared, dsn=dsn, output=str(target.table), where=where)
+            if writes:
+                move(connection, StagedRows(staging=prepared.staging, writes=writes), where=where)
+            clear(connection, prepared.staging.name)
+            drop_empty(connection, prepared.staging.name)
+            connection.commit()
+    finally:
+        connection.close()
+
+
+def _drop_orphans(connection: Connection, schema: str) -> None:
+    """Drop the staging of plain writes that died: nobody holds the lock of its name any more."""
+    for staging in registered(connection, schema, None):
+        statement = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
+        if connection.execute(statement, [staging.name]).fetchone() == (True,):
+            if exists(connection, staging):
+                clear(connection, staging)
+            drop_empty(connection, staging)
+        connection.commit()
+
+
+def look_up(
+    connection: Connection, target: Target, rows: tuple[RowColumn, ...], *, where: str
+) -> tuple[Table | None, tuple[Fit, ...]]:
+    """The table and where each column goes; None where the table is still to be made. Raises where they do not fit."""
+    table = find_table(connection, target.table, rights=target.rights)
+    if table is not None:
+        return table, fit(table, rows, target.key, where)
+    if not target.create:
+        raise missing_table(target.table, rows, target.key, where)
+    create_statement(target.table, rows, target.key, where)  # refuses what it has no type for
+    return None, ()
+
+
+def _prepare(
+    connection: Connection,
+    target: Target,
+    rows: tuple[RowColumn, ...],
+    *,
+    schema: str,
+    job: str | None,
+    is_logged: bool,
+    where: str,
+) -> _Prepared:
+    """Make staging for these rows, and the table itself where it is missing and asked for."""
+    table, fits = look_up(connection, target, rows, where=where)
+    if table is None:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        if find_table(connection, target.table) is None:  # another output may have made it meanwhile
+            connection.execute(create_statement(target.table, rows, target.key, where))
+        table, fits = look_up(connection, target, rows, where=where)
+        assert table is not None
+    staging = make_staging(
+        connection,
+        schema=schema,
+        job=job,
+        table=table,
+        fits=fits,
+        key=target.key,
+        has_deleted=target.has_deletes,
+        is_logged=is_logged,
+    )
+    return _Prepared(rows=rows, fits=fits, staging=staging)
+
+
+def _copy(frame: DataFrame, prepared: _Prepared, *, dsn: str, output: str, where: str) -> dict[str, int]:
+    staging = prepared.staging
+    order = CopyOrder(
+        dsn=dsn,
+        staging=staging.name,
+        table=staging.table,
+        columns=staging.columns,
+        has_deleted=DELETED in frame.columns,
+        output=output,
+        faults=armed(),
+        where=where,
+    )
+    return collect_votes(encode(frame, prepared.fits), order)
+
+
+def _shown(entry: Entry | None) -> str:
+    return "nothing" if entry is None else f"epoch {entry.epoch} of run {entry.run!r} at {entry.at}"

@@ -1,0 +1,161 @@
+"""PostgresSink: rows into a table, each epoch in one transaction; a key makes it an upsert.
+
+    without a key   rows are added
+    with a key      the last row of a key in an epoch replaces what the table has under it
+    deleted         a last row for which this SQL holds removes its key
+
+Rows are staged by COPY, by all tasks at once, and moved by one statement per output (see postgres/store.py). An output
+that is declared end-to-end exactly-once is moved together with the job's ledger, in the same transaction as all outputs
+of the job in that database; for less than that without the ledger, and an epoch that is repeated is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.dataflow.endpoints import SinkAbility
+from lockgate.dataflow.origin import caller
+from lockgate.errors import BadJob, Refused
+from lockgate.guarantees import Delivery
+from lockgate.postgres.connect import Lost, connect, server_of, told
+from lockgate.postgres.store import PostgresResource, Target, look_up, write_plainly
+from lockgate.postgres.tables import DELETED, TableName, find_table, parse_name, row_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CHECK_PATIENCE = timedelta(seconds=5)  # before anything runs somebody is waiting for the answer
+
+
+@dataclass(frozen=True, init=False)
+class PostgresSink(CommittingSink):
+    """Rows for a table, `orders` or `schema.orders`; with a `key` they replace each other, `deleted` removes keys.
+
+    The table has the names of the rows' columns. `create=True` makes it from the rows where it is missing.
+    """
+
+    table: str
+    dsn: str = field(repr=False)  # there may be a password in it
+    key: tuple[str, ...]
+    deleted: str | None
+    create: bool
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        dsn: str,
+        key: str | Sequence[str] | None = None,
+        deleted: str | None = None,
+        create: bool = False,
+    ) -> None:
+        where = f"PostgresSink, declared at {caller()}"
+        if not (isinstance(table, str) and table and isinstance(dsn, str) and dsn):
+            raise BadJob(
+                "a PostgresSink needs a table and a dsn as text",
+                where=where,
+                fix='table="orders", dsn="postgresql://user:password@host:5432/database"',
+            )
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if deleted is not None and not keys:
+            raise BadJob(
+                "deleted= says which rows remove their key, but there is no key",
+                where=where,
+                fix='name the column(s) that identify a row: key="id"',
+            )
+        parse_name(table, where)
+        object.__setattr__(self, "table", table)
+        object.__setattr__(self, "dsn", dsn)
+        object.__setattr__(self, "key", keys)
+        object.__setattr__(self, "deleted", deleted)
+        object.__setattr__(self, "create", create)
+
+    @property
+    def ability(self) -> SinkAbility:
+        how = f"upserted by {', '.join(self.key)}" if self.key else "added"
+        return SinkAbility(
+            delivery=Delivery.TRANSACTIONAL,
+            reason=f"PostgreSQL gets the rows of an epoch, {how}, and the job's ledger in one transaction",
+            cure="declare Guarantee.END_TO_END_EXACTLY_ONCE",
+            otherwise=Delivery.IDEMPOTENT if self.key else Delivery.PLAIN,
+        )
+
+    @property
+    def resource(self) -> str:
+        return server_of(self.dsn, self._where)
+
+    @property
+    def fitness(self) -> int:
+        return 2  # a server that many can reach and that keeps copies: before files and a database in one file
+
+    @property
+    def places(self) -> frozenset[tuple[str, str]]:
+        return frozenset({(self.resource, str(self._target.table))})
+
+    def columns_needed(self) -> Sequence[str]:
+        return self.key
+
+    def expressions(self) -> Sequence[str]:
+        return () if self.deleted is None else (self.deleted,)
+
+    def summary(self) -> tuple[str, ...]:
+        how = (f"upsert by {', '.join(self.key)}",) if self.key else ()
+        return ("PostgresSink", f"table {self.table}", *how)
+
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows with what the sink's own SQL says about them, while its names can still be resolved."""
+        from pyspark.sql import functions as F
+
+        if self.deleted is None or DELETED in rows.columns:
+            return rows
+        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+
+    def check(self, where: str) -> None:
+        if not self.create:
+            self._look(None, where)
+
+    def check_rows(self, rows: DataFrame, where: str) -> None:
+        self._look(rows, where)
+
+    def write(self, rows: DataFrame, epoch: int) -> None:
+        write_plainly(self.prepare(rows), self._target, self.dsn, where=self._where)
+
+    def open(self, opening: Opening) -> Resource:
+        sinks = {name: sink for name, sink in opening.sinks.items() if isinstance(sink, PostgresSink)}
+        return PostgresResource(opening, {name: sink._target for name, sink in sinks.items()}, self.dsn)
+
+    def _look(self, rows: DataFrame | None, where: str) -> None:
+        """Is the table there, and do rows fit, where they are known?"""
+        where = f"{self.resource}, {where}"
+        try:
+            connection = connect(self.dsn, where=where, name="lockgate", patience=_CHECK_PATIENCE)
+        except Lost as error:
+            raise Refused(error.what, where=error.where, fix=error.fix) from None
+        try:
+            with told(where=where, table=str(self._target.table)):
+                if rows is not None:
+                    look_up(connection, self._target, row_columns(rows), where=where)
+                elif find_table(connection, self._target.table) is None:
+                    raise Refused(
+                        f"there is no table {self._target.table}, or it is not in the search path",
+                        where=where,
+                        fix="create it, or let the sink make it from the rows: create=True",
+                    )
+        finally:
+            connection.close()
+
+    @property
+    def _target(self) -> Target:
+        return Target(table=self._name, key=self.key, has_deletes=self.deleted is not None, create=self.create)
+
+    @property
+    def _name(self) -> TableName:
+        return parse_name(self.table, self._where)
+
+    @property
+    def _where(self) -> str:
+        return f"PostgresSink(table={self.table!r})"
