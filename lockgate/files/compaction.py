@@ -1,0 +1,290 @@
+"""Compaction: many small files that are out become few large ones, and readers never see both.
+
+    1  expire    delete what earlier compactions replaced, once its grace period is over
+    2  choose    small files that lie in the same partition, several of them
+    3  merge     write their rows to a fresh directory that no manifest names, make it durable
+    4  publish   one manifest, with the ledger as it is, that names the new files in place of the old ones
+    5  prune     remove manifests that nobody needs, and what dead compactions left behind
+
+Step 4 creates the next manifest, as a job does with every epoch; only one can. The job that loses goes on behind the
+compaction, and a compaction that loses goes on behind the job, as long as the files that it merged still count.
+A crash between any two steps leaves the old files in sight, or the new ones. Replaced files stay for a while, because a
+reader that has begun may still read them.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from lockgate.dataflow.duration import Duration, as_duration
+from lockgate.dataflow.schema import quote
+from lockgate.errors import BadJob, Failed, InvariantBroken, Refused
+from lockgate.files.log import ManifestLog
+from lockgate.files.manifest import DataFile, Group, History, Manifest, Replaced
+from lockgate.files.rows import read_rows, write_rows
+from lockgate.files.size import Size, as_bytes
+from lockgate.files.store import COMPACTED, DATA, ROW_BYTES, remove_directory, rows_within, seal, unseal
+from lockgate.files.system import System, open_system
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TRIES = 20
+_PLANS = 3
+_STAMP = "%Y%m%dT%H%M%SZ"
+# A directory of this age belongs to a dead compaction: a living one does not publish after half of it.
+_ABANDONED = timedelta(days=1)
+_MOST_TASKS = 200
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did, in files."""
+
+    replaced: int = 0
+    written: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which files are merged, into how large ones, and how long the old ones stay."""
+
+    smaller_bytes: int
+    roll_bytes: int
+    grace: timedelta
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where merged rows go, and how they are cut into files."""
+
+    directory: str
+    tasks: int
+    rows_per_file: int
+
+
+Merge = Callable[[Group, Target], None]
+"""Write the rows of these files to a fresh directory."""
+
+
+def compact(
+    spark: SparkSession,
+    path: str,
+    job: str,
+    *,
+    smaller_than: Size,
+    roll: Size = "128 MB",
+    grace: Duration = timedelta(hours=1),
+) -> Compaction:
+    """Merge the small files of a job, also while it runs; old files are deleted by a later call, after `grace`."""
+    where = f"compaction of job {job!r} in {path}"
+    limits = Limits(
+        smaller_bytes=as_bytes(smaller_than, of="smaller_than"),
+        roll_bytes=as_bytes(roll, of="roll"),
+        grace=as_duration(grace, of="grace", is_zero_allowed=True),
+    )
+    if limits.smaller_bytes > limits.roll_bytes:
+        raise BadJob(
+            f"files smaller than {smaller_than} would be merged into files of {roll}, again and again",
+            where=where,
+            fix="give smaller_than a size up to that of roll",
+        )
+    system = open_system(path, spark, where)
+    try:
+        return run_compaction(system, job, limits, merge=_spark_merge(spark, system, where))
+    except OSError as error:
+        raise Failed(
+            f"the file system failed: {error}",
+            where=where,
+            fix="see that the disk has room; what is out is whole, with the old files or with the new ones",
+        ) from error
+
+
+def run_compaction(
+    system: System,
+    job: str,
+    limits: Limits,
+    *,
+    merge: Merge,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+) -> Compaction:
+    """The five steps; `merge` is what needs Spark."""
+    log = ManifestLog(system, job)
+    where = f"compaction, {log.where}"
+    for _ in range(_PLANS):
+        history = log.read()
+        if history.entry is None:
+            raise Refused("there are no manifests", where=where, fix="name a job that has run, and its FileSink's path")
+        started = now()
+        expired = _expire(system, history, before=started - limits.grace, where=where)
+        merged = [
+            (chosen, _merge(system, _target(job, chosen, history, limits, started), chosen, merge, where))
+            for chosen in _choose(history, limits)
+        ]
+        if not merged and not expired:
+            _clean(system, job, log, expired, now=now())
+            return Compaction()
+        if _publish(log, merged, expired, started=started, now=now, where=where):
+            _clean(system, job, log, expired, now=now())
+            return Compaction(
+                replaced=sum(len(chosen.files) for chosen, _ in merged),
+                written=sum(len(group.files) for _, group in merged),
+                deleted=len(expired),
+            )
+        for _, group in merged:  # another compaction replaced the same files; ours were never named
+            for directory in {file.directory for file in group.files}:
+                remove_directory(system, directory)
+    raise Failed(
+        f"other compactions replaced the same files {_PLANS} times",
+        where=where,
+        fix="run one compaction of a directory at a time; nothing is lost",
+    )
+
+
+def _expire(system: System, history: History, *, before: datetime, where: str) -> frozenset[str]:
+    """Step 1. They leave the list with the next manifest; until then another one deletes them again, in vain."""
+    expired = frozenset(one.path for one in history.replaced if datetime.fromisoformat(one.since) <= before)
+    if both := expired & {file.path for file in history.files}:
+        raise InvariantBroken(
+            f"{min(both)} counts, and is listed as replaced", where=where, fix="nothing was deleted; report this"
+        )
+    for path in sorted(expired):
+        system.delete(path)
+    return expired
+
+
+def _choose(history: History, limits: Limits) -> list[Group]:
+    """Step 2. What would come out as just as many files stays as it is."""
+    chosen = []
+    for group in history.groups:
+        partitions: dict[str, list[DataFile]] = {}
+        for file in group.files:
+            if file.bytes < limits.smaller_bytes:
+                partitions.setdefault(file.partition, []).append(file)
+        files = [
+            file
+            for small in partitions.values()
+            if math.ceil(sum(file.bytes for file in small) / limits.roll_bytes) < len(small)
+            for file in small
+        ]
+        if files:
+            chosen.append(replace(group, files=tuple(files)))
+    return chosen
+
+
+def _target(job: str, chosen: Group, history: History, limits: Limits, started: datetime) -> Target:
+    known = [file for file in chosen.files if file.rows]
+    measured = sum(file.bytes for file in known) / sum(file.rows or 0 for file in known) if known else None
+    return Target(
+        directory=f"{DATA}/{job}/{COMPACTED}{started:{_STAMP}}-{secrets.token_hex(8)}",
+        tasks=min(_MOST_TASKS, math.ceil(sum(file.bytes for file in chosen.files) / limits.roll_bytes)),
+        rows_per_file=rows_within(limits.roll_bytes, measured or history.row_bytes or ROW_BYTES),
+    )
+
+
+def _merge(system: System, target: Target, chosen: Group, merge: Merge, where: str) -> Group:
+    """Step 3."""
+    merge(chosen, target)
+    return unseal(system, seal(system, target.directory, chosen), where).group
+
+
+def _publish(
+    log: ManifestLog,
+    merged: list[tuple[Group, Group]],
+    expired: Collection[str],
+    *,
+    started: datetime,
+    now: Callable[[], datetime],
+    where: str,
+) -> bool:
+    """Step 4. False where files that were merged do not count any more."""
+    gone = {file.path for chosen, _ in merged for file in chosen.files}
+    new = {chosen.likeness: group.files for chosen, group in merged}
+    for _ in range(_TRIES):
+        history = log.read()
+        if not gone <= {file.path for file in history.files}:
+            return False
+        moment = now()
+        if moment - started > _ABANDONED / 2:
+            raise Failed(
+                f"the compaction took {moment - started}, and another one may soon take it for dead",
+                where=where,
+                fix="nothing was changed; merge less at a time, with a smaller smaller_than",
+            )
+        if history.entry is None:
+            return False
+        groups = tuple(
+            replace(
+                group,
+                files=(*(file for file in group.files if file.path not in gone), *new.get(group.likeness, ())),
+            )
+            for group in history.groups
+        )
+        since = moment.isoformat(timespec="milliseconds")
+        waiting = (
+            *(one for one in history.replaced if one.path not in expired),
+            *(Replaced(path=path, since=since) for path in sorted(gone)),
+        )
+        manifest = Manifest(
+            sequence=history.sequence + 1,
+            entry=history.entry,
+            groups=groups,
+            is_snapshot=True,
+            replaced=waiting,
+            row_bytes=history.row_bytes,
+        )
+        if log.add(manifest):
+            return True
+    raise Failed(
+        f"the next manifest was taken {_TRIES} times by the job",
+        where=where,
+        fix="run it while fewer epochs are committed; nothing was changed",
+    )
+
+
+def _clean(system: System, job: str, log: ManifestLog, expired: Collection[str], *, now: datetime) -> None:
+    """Step 5."""
+    log.prune()
+    # The directories before the manifests: one that is named in between must not be taken for a dead one.
+    names = [name for name in system.names(f"{DATA}/{job}") if name.startswith(COMPACTED)]
+    dead = {f"{DATA}/{job}/{name}" for name in names if _age(name, now) > _ABANDONED}
+    emptied = {DataFile(path=path, bytes=0).directory for path in expired}
+    for directory in sorted((dead | emptied) - log.read().directories):
+        remove_directory(system, directory)
+
+
+def _age(name: str, now: datetime) -> timedelta:
+    stamp = name.removeprefix(COMPACTED).partition("-")[0]
+    return now - datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
+
+
+def _spark_merge(spark: SparkSession, system: System, where: str) -> Merge:
+    def merge(chosen: Group, target: Target) -> None:
+        from pyspark.sql import functions as F
+
+        rows = read_rows(spark, system, chosen)
+        # All rows of a partition in one task, so that they come out as one file.
+        columns = [F.col(quote(name)) for name in chosen.partition_by]
+        write_rows(
+            rows.repartition(target.tasks, *columns) if columns else rows.coalesce(target.tasks),
+            system.uri(target.directory),
+            kind=chosen.kind,
+            partition_by=chosen.partition_by,
+            rows_per_file=target.rows_per_file,
+        )
+        # The old files will be deleted, so what stands for them is counted and not believed.
+        found = system.files(target.directory)
+        made = replace(chosen, files=tuple(DataFile(path=path, bytes=size) for path, size in found.items()))
+        before, after = rows.count(), read_rows(spark, system, made).count()
+        if before != after:
+            raise InvariantBroken(
+                f"{before} rows were merged, {after} came out", where=where, fix="nothing was changed; report this"
+            )
+
+    return merge

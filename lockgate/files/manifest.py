@@ -1,0 +1,218 @@
+"""Manifests: which files count. Pure: what one says, and what all of them together say.
+
+A manifest is JSON, is never changed once it is in place, and is a contract between versions of Lockgate and with
+readers that have no Lockgate. It lies at `_lockgate/<job>/<sequence, 20 digits>.json`:
+
+    format       1
+    sequence     1, 2, 3, ... without a gap; who creates a number has won it
+    is_snapshot  true: `groups` is all that counts; false: it is added to what the manifests before it say
+    entry        the ledger (lockgate.commit.ledger): which epoch is out
+    groups       files that were written alike: `kind` (parquet, json, csv), `schema` (Spark DDL), `partition_by`, and
+                 `files`, each [path below the root, bytes, rows or null]
+    replaced     in a snapshot: files that do not count any more and are not deleted yet, each [path, since when]
+    row_bytes    how many bytes a row took lately, or null
+
+The newest manifest alone is the ledger. What counts is the newest snapshot and every manifest behind it.
+
+A file keeps the values of its partition columns too, under their names with two underscores before them: a directory's
+name cannot tell an empty text from null. The names of directories are for people and for tools that prune.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockgate.commit.ledger import Entry, entry_of
+from lockgate.errors import InvariantBroken
+
+FORMAT = 1
+
+SNAPSHOT_EVERY = 50
+"""So many manifests are read at most to know which files count."""
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark and Hive call the directory of null, and of the empty text."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file that counts; `rows` where it is known."""
+
+    path: str
+    bytes: int
+    rows: int | None = None
+
+    @property
+    def directory(self) -> str:
+        """The directory of the staging, or the compaction, that wrote it."""
+        return "/".join(self.path.split("/")[:3])
+
+    @property
+    def partition(self) -> str:
+        """The part of the path that names the values of its partition columns; empty where there are none."""
+        return "/".join(self.path.split("/")[3:-1])
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """The values that a path names, as text; None for null, and for an empty text, which share a directory.
+
+    >>> partition_values("data/job/0-ab/day=2026-01-01/city=S%C3%A3o%2FRio/part-0.json")["day"]
+    '2026-01-01'
+    """
+    pairs = [part.partition("=") for part in path.split("/")[3:-1]]
+    return {_plain(name): None if value == NULL else _plain(value) for name, _, value in pairs}
+
+
+def _plain(text: str) -> str:
+    """Spark escapes one character at a time, as %XX, and leaves what is not ASCII alone."""
+    return re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), text)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that were written alike, so that they can be read together."""
+
+    kind: str
+    schema: str
+    partition_by: tuple[str, ...]
+    files: tuple[DataFile, ...]
+
+    @property
+    def likeness(self) -> tuple[str, str, tuple[str, ...]]:
+        """What two groups have to share to be one."""
+        return (self.kind, self.schema, self.partition_by)
+
+    def as_facts(self) -> dict[str, Any]:
+        """The group as plain data."""
+        files = [[file.path, file.bytes, file.rows] for file in self.files]
+        return {"kind": self.kind, "schema": self.schema, "partition_by": list(self.partition_by), "files": files}
+
+
+def group_of(facts: Mapping[str, Any]) -> Group:
+    """The group that plain data means."""
+    return Group(
+        kind=str(facts["kind"]),
+        schema=str(facts["schema"]),
+        partition_by=tuple(str(name) for name in facts["partition_by"]),
+        files=tuple(
+            DataFile(path=str(path), bytes=int(size), rows=None if rows is None else int(rows))
+            for path, size, rows in facts["files"]
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A file that does not count any more; readers that had begun may still read it."""
+
+    path: str
+    since: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one manifest says."""
+
+    sequence: int
+    entry: Entry
+    groups: tuple[Group, ...] = ()
+    is_snapshot: bool = False
+    replaced: tuple[Replaced, ...] = ()
+    row_bytes: float | None = None
+
+    def to_bytes(self) -> bytes:
+        """The manifest as it is written."""
+        facts = {
+            "format": FORMAT,
+            "sequence": self.sequence,
+            "is_snapshot": self.is_snapshot,
+            "entry": self.entry.as_facts(),
+            "row_bytes": self.row_bytes,
+            "groups": [group.as_facts() for group in self.groups],
+            "replaced": [[one.path, one.since] for one in self.replaced],
+        }
+        return json.dumps(facts).encode()
+
+
+def manifest_of(content: bytes, where: str) -> Manifest:
+    """The manifest that was written as these bytes."""
+    try:
+        facts = json.loads(content)
+        kind = facts["format"]
+        if kind != FORMAT:
+            raise InvariantBroken(
+                f"the manifest has format {kind!r}; this version of Lockgate knows {FORMAT}",
+                where=where,
+                fix="use the version of Lockgate that wrote it, or a newer one",
+            )
+        return Manifest(
+            sequence=int(facts["sequence"]),
+            entry=entry_of(json.dumps(facts["entry"]).encode(), where),
+            groups=tuple(group_of(one) for one in facts["groups"]),
+            is_snapshot=bool(facts["is_snapshot"]),
+            replaced=tuple(Replaced(path=str(path), since=str(since)) for path, since in facts["replaced"]),
+            row_bytes=None if facts["row_bytes"] is None else float(facts["row_bytes"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvariantBroken(
+            f"the manifest cannot be read ({type(error).__name__}: {error}): {content[:200]!r}",
+            where=where,
+            fix="manifests are never changed once in place: bring it back from a copy; the data files are untouched",
+        ) from None
+
+
+@dataclass(frozen=True)
+class History:
+    """What all manifests up to one say together; sequence 0 is before the first."""
+
+    sequence: int = 0
+    entry: Entry | None = None
+    groups: tuple[Group, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
+    row_bytes: float | None = None
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that count."""
+        return tuple(file for group in self.groups for file in group.files)
+
+    @property
+    def directories(self) -> frozenset[str]:
+        """The directories that hold a file which counts, or did and is not deleted yet."""
+        gone = (DataFile(path=one.path, bytes=0) for one in self.replaced)
+        return frozenset(file.directory for file in (*self.files, *gone))
+
+    def followed_by(self, manifest: Manifest) -> History:
+        """What they say with one more."""
+        if manifest.is_snapshot:
+            groups, replaced = manifest.groups, manifest.replaced
+        else:
+            groups, replaced = merge_groups((*self.groups, *manifest.groups)), self.replaced
+        return History(
+            sequence=manifest.sequence,
+            entry=manifest.entry,
+            groups=groups,
+            replaced=replaced,
+            row_bytes=manifest.row_bytes,
+        )
+
+    def next_manifest(self, entry: Entry, groups: Sequence[Group], row_bytes: float | None) -> Manifest:
+        """The manifest that adds these files, and says all where it is time for a snapshot."""
+        kept = self.row_bytes if row_bytes is None else row_bytes
+        added = Manifest(sequence=self.sequence + 1, entry=entry, groups=tuple(groups), row_bytes=kept)
+        if added.sequence % SNAPSHOT_EVERY != 0:
+            return added
+        return replace(added, is_snapshot=True, groups=merge_groups((*self.groups, *groups)), replaced=self.replaced)
+
+
+def merge_groups(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The same files, with those together that were written alike; the group that was added to last stands last."""
+    merged: dict[tuple[str, str, tuple[str, ...]], Group] = {}
+    for group in groups:
+        known = merged.pop(group.likeness, None)
+        merged[group.likeness] = group if known is None else replace(known, files=known.files + group.files)
+    return tuple(merged.values())

@@ -1,0 +1,347 @@
+"""The few things that are asked of a file system, on this machine's disk and on Hadoop's.
+
+All names are relative to one root. What everything above stands on is `put`: a file that was written aside, whole and
+durably, appears under its place at once, and only where nothing is there yet. Of two who try, one wins. On this
+machine's disk that is a hard link, on HDFS a rename that does not overwrite. Object stores overwrite silently or copy
+byte by byte, so they are refused.
+
+Every method raises OSError where the system does not do what it is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockgate.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ASIDE = ".aside-"
+"""How the names of files begin that are not in place yet."""
+
+
+class System(ABC):
+    """A directory on some file system."""
+
+    root: str
+
+    def uri(self, name: str) -> str:
+        """A name as Spark takes it, so that the cluster's default file system has no say."""
+        return f"{self.root}/{name}"
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in a folder; nothing where there is no folder."""
+
+    @abstractmethod
+    def files(self, folder: str) -> dict[str, int]:
+        """The finished data files below a folder, by name, with their bytes; none where there is no folder."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Is there a file or folder?"""
+
+    @abstractmethod
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
+        """The bytes of a file, or the first of them; None where there is none."""
+
+    @abstractmethod
+    def parquet_rows(self, name: str) -> int:
+        """How many rows a Parquet file has, as it says at its end."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Write a new file, durably; where that fails nothing is left of it."""
+
+    @abstractmethod
+    def put(self, aside: str, place: str) -> bool:
+        """Put a file in place whole; False where the place is taken, or somebody removed the file."""
+
+    @abstractmethod
+    def sync(self, name: str) -> None:
+        """Make a file, or all below a folder, outlive a power cut, with the folders that lead there."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a file or a folder with all that is in it; gone already is fine."""
+
+    def publish(self, place: str, content: bytes) -> bool:
+        """Write aside, put in place; False where another one was first, and nothing was changed."""
+        folder, _, name = place.rpartition("/")
+        aside = f"{folder}/{ASIDE}{secrets.token_hex(8)}-{name}"
+        self.write(aside, content)
+        is_ours = self.put(aside, place)
+        if not is_ours:
+            with suppress(OSError):  # it is found among the leftovers
+                self.delete(aside)
+        return is_ours
+
+
+class LocalSystem(System):
+    """On this machine's disk, without Spark."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.root = f"file://{root}"  # not as_uri(): Hadoop takes percent signs for what they are
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names, and a hundred thousand of them
+        except FileNotFoundError:
+            return []
+
+    def files(self, folder: str) -> dict[str, int]:
+        found = {}
+        for place, folders, names in os.walk(self._root / folder, onerror=_raise):
+            if "_temporary" in folders:  # a task that outlived its driver may still write there
+                folders.remove("_temporary")
+            for name in names:
+                if name.startswith("part-"):
+                    file = Path(place) / name
+                    found[file.relative_to(self._root).as_posix()] = file.stat().st_size
+        return found
+
+    def exists(self, name: str) -> bool:
+        return (self._root / name).exists()
+
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
+        try:
+            with (self._root / name).open("rb") as file:
+                return file.read(-1 if limit is None else limit)
+        except FileNotFoundError:
+            return None
+
+    def parquet_rows(self, name: str) -> int:
+        from pyarrow import parquet
+
+        return int(parquet.read_metadata(self._root / name).num_rows)
+
+    def write(self, name: str, content: bytes) -> None:
+        file = self._root / name
+        self._make(file.parent)
+        try:
+            with file.open("xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            file.unlink(missing_ok=True)
+            raise
+
+    def put(self, aside: str, place: str) -> bool:
+        source, target = self._root / aside, self._root / place
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            # A network file system may have done it, lost the answer, and asked again.
+            if not (source.exists() and source.samefile(target)):
+                return False
+        except FileNotFoundError:
+            return False
+        _sync(target.parent)
+        # From here on it is out, whatever becomes of the other name.
+        with suppress(OSError):
+            source.unlink()
+        return True
+
+    def sync(self, name: str) -> None:
+        place = self._root / name
+        for folder, _, names in os.walk(place, onerror=_raise) if place.is_dir() else ():
+            for one in names:
+                _sync(Path(folder) / one)
+            _sync(Path(folder))
+        if not place.is_dir():
+            _sync(place)
+        for above in place.parents:
+            if above.is_relative_to(self._root):
+                _sync(above)
+
+    def delete(self, name: str) -> None:
+        place = self._root / name
+        if place.is_dir() and not place.is_symlink():
+            try:
+                shutil.rmtree(place)
+            except FileNotFoundError:
+                if place.exists():  # another one removes the same tree
+                    raise
+            return
+        place.unlink(missing_ok=True)
+        (place.parent / f".{place.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum beside it
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder and those that lead there, durably."""
+        if folder.is_dir():
+            return
+        self._make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+class HadoopSystem(System):
+    """On a file system of Hadoop's, through Spark's JVM."""
+
+    def __init__(self, root: str, spark: SparkSession) -> None:
+        self._spark = spark
+        self._jvm = _jvm_of(spark)
+        self._hadoop = self._jvm.org.apache.hadoop.fs
+        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
+        with _as_os_error():
+            path = self._hadoop.Path(root)
+            self._system = path.getFileSystem(self._conf)
+            self.root = str(self._system.makeQualified(path).toString())
+            # Unlike FileSystem.rename, this one says by contract that it does not overwrite; on HDFS it is atomic.
+            self._context = self._hadoop.FileContext.getFileContext(path.toUri(), self._conf)
+
+    def names(self, folder: str) -> list[str]:
+        with _as_os_error():
+            path = self._path(folder)
+            found = self._system.listStatus(path) if self._system.exists(path) else ()
+            return sorted(str(one.getPath().getName()) for one in found)
+
+    def files(self, folder: str) -> dict[str, int]:
+        found = {}
+        with _as_os_error():
+            if not self._system.exists(self._path(folder)):
+                return {}
+            listed = self._system.listFiles(self._path(folder), True)
+            while listed.hasNext():
+                status = listed.next()
+                name = str(status.getPath().toString()).removeprefix(f"{self.root}/")
+                *folders, file = name.split("/")
+                if file.startswith("part-") and "_temporary" not in folders:
+                    found[name] = int(status.getLen())
+        return found
+
+    def exists(self, name: str) -> bool:
+        with _as_os_error():
+            return bool(self._system.exists(self._path(name)))
+
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
+        with _as_os_error():
+            path = self._path(name)
+            if not self._system.exists(path):
+                return None
+            with closing(self._system.open(path)) as stream:
+                tools = self._jvm.org.apache.commons.io
+                if limit is not None:
+                    return bytes(tools.IOUtils.toByteArray(tools.input.BoundedInputStream(stream, limit)))
+                return bytes(tools.IOUtils.toByteArray(stream))
+
+    def parquet_rows(self, name: str) -> int:
+        parquet = self._jvm.org.apache.parquet.hadoop
+        with _as_os_error():
+            file = parquet.util.HadoopInputFile.fromPath(self._path(name), self._conf)
+            with closing(parquet.ParquetFileReader.open(file)) as reader:
+                return int(reader.getRecordCount())
+
+    def write(self, name: str, content: bytes) -> None:
+        with _as_os_error():
+            path = self._path(name)
+            stream = self._system.create(path, False)
+            try:
+                with closing(stream):
+                    stream.write(bytearray(content))
+                    stream.hsync()
+            except BaseException:
+                self._system.delete(path, False)
+                raise
+
+    def put(self, aside: str, place: str) -> bool:
+        gateway = self._spark.sparkContext._gateway
+        assert gateway is not None
+        none = gateway.new_array(self._hadoop.Options.Rename, 0)
+        try:
+            with _as_os_error():
+                self._context.rename(self._path(aside), self._path(place), none)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
+
+    def sync(self, name: str) -> None:
+        """HDFS has a closed file on several machines, and its folders in its journal."""
+
+    def delete(self, name: str) -> None:
+        with _as_os_error():
+            self._system.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        return self._hadoop.Path(f"{self.root}/{name}" if name else self.root)
+
+
+def local_path(path: str) -> Path | None:
+    """The directory on this machine's disk that a path means; None where it lies elsewhere."""
+    scheme = _scheme(path)
+    if scheme == "file":
+        rest = path.removeprefix("file:")
+        return Path("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest).resolve()
+    return Path(path).resolve() if scheme is None else None
+
+
+def normalise(path: str) -> str:
+    """A directory by one name, however its path is spelt."""
+    local = local_path(path)
+    return path.rstrip("/") if local is None else f"file:{local}"
+
+
+def open_system(path: str, spark: SparkSession | None, where: str) -> System:
+    """The file system of a path; refused where nobody has shown that it puts files in place only once."""
+    local = local_path(path)
+    if local is not None:
+        return LocalSystem(local)
+    if _scheme(path) != "hdfs":
+        raise Refused(
+            f"{path} lies on a store whose rename is not known to be atomic and to leave alone what is there, so two"
+            " drivers could both commit an epoch",
+            where=where,
+            fix="name a local directory or one on hdfs://; or declare Guarantee.AT_LEAST_ONCE",
+        )
+    if spark is None:
+        raise Refused(f"{path} can be read only with Spark", where=where, fix="use read_files(spark, path)")
+    return HadoopSystem(path.rstrip("/"), spark)
+
+
+def _scheme(path: str) -> str | None:
+    """As Hadoop reads it: what stands before a colon, before the first slash; percent signs mean themselves."""
+    head, colon, _ = path.partition("/")[0].partition(":")
+    return head if colon else None
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Java's errors as Python's."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        name = str(error.java_exception.getClass().getSimpleName())
+        told = f"{name}: {error.java_exception.getMessage()}"
+        known = {"FileAlreadyExistsException": FileExistsError, "FileNotFoundException": FileNotFoundError}
+        raise known.get(name, OSError)(told) from error
+    except Py4JError as error:
+        raise OSError(f"the JVM does not answer: {error}") from error
+
+
+def _jvm_of(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def _sync(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,70 @@
+"""Kill a process (SIGKILL) before each of its calls to the file system in turn, once in a directory of its own.
+
+    python file_kills.py SCENARIO FOLDER    prepares FOLDER/1, FOLDER/2, ...; prints how many were killed
+
+A child that is forked for each of them looks at Python's own audit events: opening, linking, removing, making.
+"""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from file_desk import Desk, entry
+
+_CALLS = ("open", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.rename", "os.listdir", "os.scandir")
+
+
+def prepare(desk: Desk) -> None:
+    """Three epochs are out, of one row each; a fourth is staged, and a dead try of it lies about."""
+    store = desk.store()
+    store.publish(None, entry(None), after=None)
+    for epoch in range(3):
+        desk.commit(store, epoch, [epoch])
+    desk.stage(store, 3, [99])
+    (desk.root / "staged").write_text(desk.stage(store, 3, [3]))
+
+
+def publish(desk: Desk) -> None:
+    """The fourth epoch comes out, and the rest is swept, as a new run would."""
+    store = desk.store()
+    staged = (desk.root / "staged").read_text()
+    store.publish(staged, entry(3), after=store.read())
+    desk.sweep(store)
+
+
+def compact(desk: Desk) -> None:
+    """Merge, and at once again: what the first one replaced is deleted by the second."""
+    desk.compact(grace=timedelta(0))
+    desk.compact(grace=timedelta(0))
+
+
+def main(scenario: str, folder: Path) -> int:
+    act = {"publish": publish, "compact": compact}[scenario]
+    for number in range(1, 1000):
+        desk = Desk(folder / str(number))
+        prepare(desk)
+        child = os.fork()
+        if child == 0:
+            left = number
+
+            def die(event: str, arguments: tuple[object, ...], root: str = str(desk.root)) -> None:
+                nonlocal left
+                if event in _CALLS and root in str(arguments[0] if arguments else ""):
+                    left -= 1
+                    if left == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(die)
+            act(desk)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0, "the scenario itself failed"
+            return number - 1
+    raise AssertionError("a scenario without an end")
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], Path(sys.argv[2])))
