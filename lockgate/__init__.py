@@ -10,11 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockgate.commit.resource import CommittingSink, Resource
     from lockgate.dataflow import exchange, windows
     from lockgate.dataflow.eventtime import Late
     from lockgate.dataflow.job import Job
     from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
     from lockgate.errors import LockgateError
+    from lockgate.files.reading import read_files
     from lockgate.guarantees import Guarantee, Mode
     from lockgate.planner.explain import explain
     from lockgate.planner.plan import Plan, plan
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from lockgate.sinks.files import FileSink
     from lockgate.sinks.kafka import KafkaSink
     from lockgate.sinks.memory import MemorySink
+    from lockgate.sinks.postgres import PostgresSink
+    from lockgate.sinks.sqlite import SqliteSink
     from lockgate.sources.files import FileSource
     from lockgate.sources.kafka import KafkaSource
     from lockgate.sources.memory import MemorySource
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CommittingSink": "lockgate.commit.resource",
     "ConsoleSink": "lockgate.sinks.console",
     "FileSink": "lockgate.sinks.files",
     "FileSource": "lockgate.sources.files",
@@ -48,14 +53,18 @@ _HOMES = {
     "Mode": "lockgate.guarantees",
     "Output": "lockgate.dataflow.stream",
     "Plan": "lockgate.planner.plan",
+    "PostgresSink": "lockgate.sinks.postgres",
+    "Resource": "lockgate.commit.resource",
     "Run": "lockgate.runtime.run",
     "SensorSource": "lockgate.sources.sensors",
     "SocketSource": "lockgate.sources.socket",
+    "SqliteSink": "lockgate.sinks.sqlite",
     "Stream": "lockgate.dataflow.stream",
     "WindowedStream": "lockgate.dataflow.stream",
     "exchange": "lockgate.dataflow.exchange",
     "explain": "lockgate.planner.explain",
     "plan": "lockgate.planner.plan",
+    "read_files": "lockgate.files.reading",
     "run": "lockgate.runtime.run",
     "stream": "lockgate.dataflow.stream",
     "windows": "lockgate.dataflow.windows",
@@ -63,6 +72,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CommittingSink",
     "ConsoleSink",
     "FileSink",
     "FileSource",
@@ -78,14 +88,18 @@ __all__ = [
     "Mode",
     "Output",
     "Plan",
+    "PostgresSink",
+    "Resource",
     "Run",
     "SensorSource",
     "SocketSource",
+    "SqliteSink",
     "Stream",
     "WindowedStream",
     "exchange",
     "explain",
     "plan",
+    "read_files",
     "run",
     "stream",
     "windows",

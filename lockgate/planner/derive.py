@@ -11,6 +11,9 @@
       that is not deterministic
     any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
+A transactional sink that has no transaction (less is declared, or real-time mode) is what it is otherwise: a database
+that replaces rows by key is idempotent, most others are plain.
+
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
 A `transform` is opaque: it counts as state where state is a danger and as none where state is a merit.
 """
@@ -117,6 +120,9 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     sink = write.sink.ability
     source = trail.source
     declared = graph.job.guarantee if write.guarantee is None else write.guarantee
+    is_held_together = graph.job.mode is not Mode.REAL_TIME and declared is Guarantee.END_TO_END_EXACTLY_ONCE
+    has_transaction = sink.delivery is Delivery.TRANSACTIONAL and is_held_together
+    delivery = sink.delivery if has_transaction or sink.delivery is not Delivery.TRANSACTIONAL else sink.otherwise
     # Where it is only the rows that may come out twice, state still counts every event once.
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
@@ -132,7 +138,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     if trail.wild_above_state is not None:
         danger = "state that is rebuilt could differ from rows already out"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
-    elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
+    elif trail.wild is not None and delivery is Delivery.IDEMPOTENT:
         caps.append(
             _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
         )
@@ -151,7 +157,10 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             lifts.append(
                 f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice is no change"
             )
-    if sink.delivery is Delivery.PLAIN:
+    if delivery is Delivery.IDEMPOTENT:
+        if trail.wild is None:
+            lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
+    elif sink.delivery is Delivery.PLAIN:
         caps.append(
             Cap(
                 guarantee=rows_twice,
@@ -161,9 +170,6 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure=sink.cure,
             )
         )
-    elif sink.delivery is Delivery.IDEMPOTENT:
-        if trail.wild is None:
-            lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
     elif graph.job.mode is Mode.REAL_TIME:
         caps.append(
             Cap(
@@ -174,7 +180,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure="declare mode=Mode.MICRO_BATCH",
             )
         )
-    elif declared < Guarantee.END_TO_END_EXACTLY_ONCE:
+    elif not has_transaction:
         caps.append(
             Cap(
                 guarantee=rows_twice,

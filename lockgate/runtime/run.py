@@ -34,10 +34,10 @@ from lockgate.kafka.wire import hosts_of
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
+from lockgate.runtime.commits import group_outputs, open_commits
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.progress import Progress, Watcher
 from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.kafkaepoch import KafkaEpochs
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
@@ -132,16 +132,16 @@ class Run:
         self._is_stopping.set()
 
     def _stop_query(self) -> None:
-        if self._writer.kafka is not None:
-            self._writer.kafka.stop()
+        if self._writer.commits is not None:
+            self._writer.commits.stop()
         self._query.stop()
 
     def _finish(self) -> None:
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
         if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
             self._writer.busy.release()
-        if self._writer.kafka is not None:
-            self._writer.kafka.close()
+        if self._writer.commits is not None:
+            self._writer.commits.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
         error = self._query.exception()
@@ -237,20 +237,25 @@ def default_checkpoint(name: str) -> Path:
 
 
 def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_life: bool) -> EpochWriter:
-    """What writes the epochs: with a transaction for the outputs that are declared end-to-end exactly-once."""
+    """What writes the epochs: with one decision for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
-    sinks = [output.sink for output in compiled.outputs if output.is_exact and isinstance(output.sink, KafkaSink)]
-    hosts = frozenset().union(*(sink.commits_at for sink in sinks))
+    exact = [output for output in compiled.outputs if output.is_exact]
+    kafka_hosts = frozenset().union(*(output.sink.commits_at for output in exact))
     sources = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
+    resources = group_outputs(exact)
     return EpochWriter(
+        spark=spark,
         outputs=compiled.outputs,
-        kafka=KafkaEpochs(planned.job.name, sinks, spark=spark, where=where, is_new_life=new_life) if sinks else None,
+        commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
+        resources=resources,
         # A transform is a closed box, which may hold state.
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         source_topics=frozenset(
-            source.topic for source in sources if isinstance(source, KafkaSource) and hosts_of(source.servers) & hosts
+            source.topic
+            for source in sources
+            if isinstance(source, KafkaSource) and hosts_of(source.servers) & kafka_hosts
         ),
     )
 

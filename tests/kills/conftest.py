@@ -53,12 +53,14 @@ def trial(
     """Runs a job under a trouble, tells how it goes and keeps what came of it."""
     is_long = request.node.get_closest_marker("prove") is not None
 
-    def run(servers: str, workload: str, trouble: Trouble, *, seed: int, **more: Any) -> Result:
+    def run(
+        servers: str, workload: str, trouble: Trouble, *, seed: int, kind: type[Trial] = Trial, **more: Any
+    ) -> Result:
         def say(text: str) -> None:
             with capfd.disabled() if is_long else contextlib.nullcontext():
                 print(text, flush=True)
 
-        made = Trial(servers, WORKLOADS[workload], trouble, tmp_path / "trial", seed, say=say, **more)
+        made = kind(servers, WORKLOADS[workload], trouble, tmp_path / "trial", seed, say=say, **more)
         result = made.run()
         if not more.get("planted"):  # what is broken on purpose says nothing about Lockgate
             results.append(result)

@@ -258,6 +258,7 @@ class Trial:
     def start_driver(self) -> Driver:
         """Start `lockgate run`, armed."""
         parameters = {"servers": self.servers, "name": self.name, "read": self.read, "write": self.write}
+        parameters |= self.places()
         command = [sys.executable, "-m", "lockgate.cli.main", "run", "job.py", "--json"]
         command += ["--rows-per-epoch", str(ROWS_PER_EPOCH)]
         command += [part for item in parameters.items() for part in ("-p", "=".join(item))]
@@ -395,6 +396,10 @@ class Trial:
             self._read_to += len(whole)
             self._rows += [_row(json.loads(line)) for line in whole.splitlines()]
         return self._rows
+
+    def places(self) -> dict[str, str]:
+        """Where else the job writes to, as parameters of its file."""
+        return {}
 
     def tell(self, text: str) -> None:
         """Show the progress."""

@@ -6,6 +6,9 @@ spread     the same without a key
 split      two topics in one transaction
 rolling    a running total per key: state, and the order of events shows in every row
 windows    sums per key and ten seconds: state and a watermark
+
+three systems      the rows of keyed, into Kafka, PostgreSQL and files
+table and files    the same without Kafka
 """
 
 import json
@@ -26,10 +29,10 @@ WINDOW = timedelta(seconds=10)
 LATENESS = timedelta(seconds=120)
 
 HEAD = """\
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream, windows
+from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, PostgresSink, stream, windows
 
 
-def job(servers: str, name: str, read: str, write: str) -> Job:
+def job(servers: str, name: str, read: str, write: str, dsn: str = "", files: str = "") -> Job:
     source = KafkaSource(topic=read, servers=servers, {columns})
     events = stream("events", source)
 {body}
@@ -52,14 +55,16 @@ class Workload:
     is_stateful: bool = False
     is_ordered: bool = True
     has_windows: bool = False
+    others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn) and into files
 
     def source(self) -> str:
         """The text of the job file."""
         keyed = "" if self.key is None else f', key="{self.key}"'
-        outputs = ", ".join(
+        kafka = [
             f'{made}.to("out{suffix}", KafkaSink(topic=write + "{suffix}", servers=servers{keyed}))'
             for suffix, made in self.outputs.items()
-        )
+        ]
+        outputs = ", ".join([*kafka, *self.others])
         columns = 'value="id INT, name STRING, amount INT, at TIMESTAMP"'
         if self.is_read_by_key:
             columns = 'value="id INT, amount INT, at TIMESTAMP", key="name STRING"'
@@ -161,12 +166,25 @@ def _text(moment: datetime) -> str:
 
 _DOUBLE = '    large = events.where("amount % 10 <> 0").select("id", "name", twice="amount * 2")'
 
+_TABLE = 'large.to("table", PostgresSink(table=name, dsn=dsn, create=True))'
+_FILES = 'large.to("files", FileSink(files))'
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload(name="keyed", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed),
         Workload(name="alike", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, is_read_by_key=True),
         Workload(name="spread", body=_DOUBLE, outputs={"": "large"}, expect=_expect_spread, key=None, is_ordered=False),
+        Workload(
+            name="three systems", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, others=(_TABLE, _FILES)
+        ),
+        Workload(
+            name="table and files",
+            body=_DOUBLE,
+            outputs={},
+            expect=_expect_keyed,
+            others=(_TABLE, _FILES),
+        ),
         Workload(
             name="split",
             body='    parts = events.select("id", "name", "amount").split(small="amount < 60", large="amount >= 40")',

@@ -61,10 +61,13 @@ class AnySink(Sink):
     """A sink that is as able as the test says."""
 
     delivery: Delivery = Delivery.PLAIN
+    otherwise: Delivery = Delivery.PLAIN
 
     @property
     def ability(self) -> SinkAbility:
-        return SinkAbility(delivery=self.delivery, reason="the test says so", cure="take another")
+        return SinkAbility(
+            delivery=self.delivery, reason="the test says so", cure="take another", otherwise=self.otherwise
+        )
 
     @property
     def is_fit_for_real_time(self) -> bool:
@@ -204,6 +207,29 @@ def test_what_is_replayed_as_it_was_does_not_count(tame: str) -> None:
     (path,) = planned(events().where(tame).key_by("k").rolling(n="sum(x)"), AnySink(Delivery.TRANSACTIONAL)).paths
     assert path.reached is Guarantee.END_TO_END_EXACTLY_ONCE
     assert path.caps == ()
+
+
+@pytest.mark.parametrize("declared", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE])
+def test_a_key_lifts_a_table_that_declares_less_than_a_transaction(declared: Guarantee) -> None:
+    table = AnySink(Delivery.TRANSACTIONAL, otherwise=Delivery.IDEMPOTENT)
+    (path,) = plan(Job("job", events().to("out", table), guarantee=declared)).paths
+    assert (path.reached, path.caps) == (Guarantee.END_TO_END_EXACTLY_ONCE, ())
+    assert path.lifts == ("sink 'out' is idempotent by key: a row that comes twice replaces itself",)
+
+
+def test_a_key_lifts_nothing_where_a_repeated_row_may_have_another_one() -> None:
+    table = AnySink(Delivery.TRANSACTIONAL, otherwise=Delivery.IDEMPOTENT)
+    wild = events().select("k", n="rand()")
+    (path,) = plan(Job("job", wild.to("out", table), guarantee=Guarantee.AT_LEAST_ONCE)).paths
+    assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "select 'select'")
+    assert planned(wild, table).reached is Guarantee.END_TO_END_EXACTLY_ONCE  # in a transaction it does no harm
+
+
+def test_a_table_without_a_key_is_plain_where_less_is_declared() -> None:
+    (path,) = plan(
+        Job("job", events().to("out", AnySink(Delivery.TRANSACTIONAL)), guarantee=Guarantee.AT_LEAST_ONCE)
+    ).paths
+    assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "sink 'out'")
 
 
 def test_an_aggregate_over_a_random_value_is_not_deterministic_itself() -> None:

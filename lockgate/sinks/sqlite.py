@@ -1,0 +1,325 @@
+"""SqliteSink: rows into a table of an SQLite file, for jobs that have no database server.
+
+All rows pass through the driver, which alone can write to the file: fit for results, not for floods. The table is made
+from the rows where it is missing. What SQLite has no type for is kept as text: times ISO-8601 in UTC, decimals as they
+are written, arrays and structs as JSON.
+
+    without a key   rows are added
+    with a key      the last row of a key in an epoch replaces what the table has under it
+    deleted         a last row for which this SQL holds removes its key
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockgate.commit.ledger import Entry, entry_of
+from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
+from lockgate.dataflow.endpoints import SinkAbility
+from lockgate.dataflow.origin import caller
+from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.guarantees import Delivery
+from lockgate.sinks.collecting import collect_rows
+from lockgate.sinks.kafka import DELETED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_BUSY_SECONDS = 60.0
+_KINDS = {"tinyint": "INTEGER", "smallint": "INTEGER", "int": "INTEGER", "bigint": "INTEGER", "boolean": "INTEGER"}
+_KINDS |= {"float": "REAL", "double": "REAL", "binary": "BLOB"}
+
+
+@dataclass(frozen=True, init=False)
+class SqliteSink(CommittingSink):
+    """Rows for a table of an SQLite file, written by the driver."""
+
+    table: str
+    path: str
+    key: tuple[str, ...]
+    deleted: str | None
+
+    def __init__(
+        self, *, table: str, path: str, key: str | Sequence[str] | None = None, deleted: str | None = None
+    ) -> None:
+        where = f"SqliteSink, declared at {caller()}"
+        if not (isinstance(table, str) and table and isinstance(path, str) and path):
+            raise BadJob("an SqliteSink needs a table and a path as text", where=where, fix='path="results.db"')
+        if "://" in path or path == ":memory:":
+            raise BadJob(
+                f"{path!r} is not a file that outlives the driver", where=where, fix="use a file on a local disk"
+            )
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if deleted is not None and not keys:
+            raise BadJob(
+                "deleted= says which rows remove their key, but there is no key", where=where, fix='key="column"'
+            )
+        object.__setattr__(self, "table", table)
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "key", keys)
+        object.__setattr__(self, "deleted", deleted)
+
+    @property
+    def ability(self) -> SinkAbility:
+        return SinkAbility(
+            delivery=Delivery.TRANSACTIONAL,
+            reason="SQLite gets the rows of an epoch, through the driver, and the job's ledger in one transaction",
+            cure="declare Guarantee.END_TO_END_EXACTLY_ONCE",
+            otherwise=Delivery.IDEMPOTENT if self.key else Delivery.PLAIN,
+        )
+
+    @property
+    def resource(self) -> str:
+        return f"SQLite file {Path(self.path).absolute()}"
+
+    @property
+    def fitness(self) -> int:
+        return 1
+
+    @property
+    def places(self) -> frozenset[tuple[str, str]]:
+        return frozenset({(self.resource, self.table)})
+
+    def columns_needed(self) -> Sequence[str]:
+        return self.key
+
+    def expressions(self) -> Sequence[str]:
+        return () if self.deleted is None else (self.deleted,)
+
+    def summary(self) -> tuple[str, ...]:
+        how = (f"upsert by {', '.join(self.key)}",) if self.key else ()
+        return ("SqliteSink", f"table {self.table}", *how, "through the driver")
+
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        if self.deleted is None or DELETED in rows.columns:
+            return rows
+        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+
+    def write(self, rows: DataFrame, epoch: int) -> None:
+        with closing(_connect(self.path)) as opened, _transaction(opened) as connection:
+            staging = _Staging(self, "plain")
+            staging.make(connection, rows)
+            name = staging.put(connection, self.prepare(rows))
+            staging.move(connection, name)
+
+    def open(self, opening: Opening) -> Resource:
+        sinks = {name: sink for name, sink in opening.sinks.items() if isinstance(sink, SqliteSink)}
+        return SqliteResource(opening.job, sinks, self.path, where=f"{self.resource}, {opening.where}")
+
+
+class SqliteResource(Resource):
+    """An SQLite file, opened for one job."""
+
+    def __init__(self, job: str, sinks: Mapping[str, SqliteSink], path: str, *, where: str) -> None:
+        self.where = where
+        self._job = job
+        self._connection = _connect(path, where)
+        self._stagings = {output: _Staging(sink, job) for output, sink in sinks.items()}
+        with self._told(), _transaction(self._connection) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS lockgate_ledger (job TEXT PRIMARY KEY, entry TEXT NOT NULL)")
+
+    def read(self) -> Entry | None:
+        with self._told():
+            return self._read()
+
+    def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
+        with self._told():
+            names: dict[str, str] = {}
+            for output, frame in rows.items():
+                with _transaction(self._connection) as connection:
+                    self._stagings[output].make(connection, frame)
+                    names[output] = self._stagings[output].put(connection, frame)
+            return json.dumps(names)
+
+    def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
+        with self._told(), _transaction(self._connection) as connection:
+            seen = self._read()
+            if seen != after:
+                raise Moved(
+                    f"the ledger of job {self._job!r} says {seen}, and not {after}", where=self.where, fix="look again"
+                )
+            for output, name in (json.loads(staged) if staged is not None else {}).items():
+                if not self._stagings[output].move(connection, name):
+                    raise EpochFailed(
+                        f"what was staged for {output!r} is gone", where=self.where, fix="the epoch is repeated"
+                    )
+            connection.execute(
+                "INSERT OR REPLACE INTO lockgate_ledger VALUES (?, ?)", (self._job, entry.to_bytes().decode())
+            )
+
+    def leftovers(self) -> Collection[str]:
+        with self._told():
+            return [
+                json.dumps([output, name])
+                for output, staging in self._stagings.items()
+                for name in staging.names(self._connection)
+            ]
+
+    def remove(self, leftovers: Collection[str]) -> None:
+        with self._told(), _transaction(self._connection) as connection:
+            for output, name in map(json.loads, leftovers):
+                self._stagings[output].drop(connection, name)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _read(self) -> Entry | None:
+        found = self._connection.execute("SELECT entry FROM lockgate_ledger WHERE job = ?", (self._job,)).fetchone()
+        return None if found is None else entry_of(found[0].encode(), self.where)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """SQLite's errors as ours: what another try may mend, and what it cannot."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise EpochFailed(
+                f"SQLite: {error}", where=self.where, fix="see that the disk has room and nobody locks the file"
+            ) from error
+        except sqlite3.Error as error:
+            raise Failed(
+                f"SQLite refuses the rows of an epoch: {error}",
+                where=self.where,
+                fix="mend the rows or the table, and run the job again: nothing of the epoch is visible",
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Staging:
+    """The table where rows of one output wait: their columns, and by whom, in which order and for what."""
+
+    sink: SqliteSink
+    job: str
+
+    @property
+    def table(self) -> str:
+        digest = hashlib.sha256(f"{self.job}\n{self.sink.table}".encode()).hexdigest()[:12]
+        return _quote(f"lockgate_staged_{digest}")
+
+    def make(self, connection: sqlite3.Connection, rows: DataFrame) -> None:
+        """Make both tables, where they are not there, and check that the rows fit."""
+        kinds = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
+        columns = [f"{_quote(name)} {_kind(kind)}" for name, kind in kinds.items()]
+        key = [f"PRIMARY KEY ({', '.join(map(_quote, self.sink.key))})"] if self.sink.key else []
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {_quote(self.sink.table)} ({', '.join([*columns, *key])})")
+        there = {row[1] for row in connection.execute(f"PRAGMA table_info({_quote(self.sink.table)})")}
+        missing = [name for name in kinds if name not in there]
+        if missing:
+            raise Refused(
+                f"table {self.sink.table!r} has no column {', '.join(map(repr, missing))}",
+                where=self.sink.resource,
+                fix=f"add it, or select what the table has: {', '.join(sorted(there))}",
+            )
+        own = ["lockgate_name TEXT NOT NULL", "lockgate_number INTEGER NOT NULL", "lockgate_deleted INTEGER NOT NULL"]
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table} ({', '.join([*own, *columns])})")
+
+    def put(self, connection: sqlite3.Connection, rows: DataFrame) -> str:
+        """Stage rows; the name that they are under, even where there are none."""
+        name = secrets.token_hex(8)
+        columns = [column for column in rows.columns if column != DELETED]
+        found = collect_rows(rows)
+        marks = ", ".join("?" * (len(columns) + 3))
+        into = ", ".join(["lockgate_name", "lockgate_number", "lockgate_deleted", *map(_quote, columns)])
+        # Number 0 stands for the name itself, so that an epoch without rows can be told from one that is gone.
+        connection.execute(
+            f"INSERT INTO {self.table} (lockgate_name, lockgate_number, lockgate_deleted) VALUES (?, 0, 0)", (name,)
+        )
+        connection.executemany(
+            f"INSERT INTO {self.table} ({into}) VALUES ({marks})",
+            (
+                (name, number, int(DELETED in rows.columns and row[DELETED]), *(_value(row[one]) for one in columns))
+                for number, row in enumerate(found, 1)
+            ),
+        )
+        return name
+
+    def move(self, connection: sqlite3.Connection, name: str) -> bool:
+        """Show what is staged under a name, inside the caller's transaction; False where nothing is."""
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({self.table})")][3:]
+        listed = ", ".join(map(_quote, columns))
+        rows = f"SELECT * FROM {self.table} WHERE lockgate_name = ? AND lockgate_number > 0"
+        if connection.execute(f"SELECT 1 FROM {self.table} WHERE lockgate_name = ?", (name,)).fetchone() is None:
+            return False
+        if not self.sink.key:
+            connection.execute(
+                f"INSERT INTO {_quote(self.sink.table)} ({listed})"
+                f" SELECT {listed} FROM ({rows}) ORDER BY lockgate_number",
+                (name,),
+            )
+        else:
+            keys = ", ".join(map(_quote, self.sink.key))
+            # SQLite takes the bare columns of a max() from the row that has it: the last one of the key.
+            last = f"SELECT *, max(lockgate_number) FROM ({rows}) GROUP BY {keys}"
+            connection.execute(
+                f"DELETE FROM {_quote(self.sink.table)} WHERE ({keys}) IN (SELECT {keys} FROM ({rows}))", (name,)
+            )
+            connection.execute(
+                f"INSERT INTO {_quote(self.sink.table)} ({listed})"
+                f" SELECT {listed} FROM ({last}) WHERE NOT lockgate_deleted ORDER BY lockgate_number",
+                (name,),
+            )
+        self.drop(connection, name)
+        return True
+
+    def names(self, connection: sqlite3.Connection) -> list[str]:
+        try:
+            return [row[0] for row in connection.execute(f"SELECT DISTINCT lockgate_name FROM {self.table}")]
+        except sqlite3.OperationalError:
+            return []  # nothing was ever staged
+
+    def drop(self, connection: sqlite3.Connection, name: str) -> None:
+        connection.execute(f"DELETE FROM {self.table} WHERE lockgate_name = ?", (name,))
+
+
+def _connect(path: str, where: str = "SqliteSink") -> sqlite3.Connection:
+    try:
+        # Transactions are begun by us alone; and the epochs of a query come from a thread of Spark's.
+        return sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise Refused(
+            f"SQLite cannot open {path}: {error}", where=where, fix="make its directory, or mend it"
+        ) from None
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _kind(kind: DataType) -> str:
+    return _KINDS.get(kind.simpleString(), "TEXT")
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list | dict | tuple):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return value
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
