@@ -239,14 +239,14 @@ def test_rows_that_are_partitioned_alike_are_not_exchanged_and_rows_that_only_se
         return Job(bench.name, rows.where("id >= 0").to("out", bench.sink(alike)), guarantee=EXACT)
 
     done = bench.run(job())
-    assert not done._writer.kafka._coordinator._is_exchanging  # type: ignore[union-attr]
+    assert not done._writer.commits._coordinator._is_exchanging  # type: ignore[union-attr]
     assert bench.ids(alike) == once(range(1000))
     producer = KafkaProducer(bootstrap_servers=bench.servers)
     for number in range(1000, 1040):  # the same keys, in a partition that Java's partitioner would not choose
         producer.send(bench.read, b'{"id": %d}' % number, key=b"c%d" % (number % 50), partition=number % 4)
     producer.close()
     done = bench.run(job())
-    assert done._writer.kafka._coordinator._is_exchanging  # type: ignore[union-attr]
+    assert done._writer.commits._coordinator._is_exchanging  # type: ignore[union-attr]
     assert bench.ids(alike) == once(range(1040))
 
 
