@@ -333,36 +333,31 @@ def test_two_independent_branches_overlap_in_time(spark: SparkSession, tmp_path:
         source("right", EVENTS[:2]).map(wait, "v INT").to("two", two),
         guarantee=Guarantee.AT_LEAST_ONCE,
     )
-    before = {stage["stageId"] for stage in stages(spark)}
+    before = max((stage.stageId() for stage in stages(spark)), default=-1)
     run_to_the_end(job, tmp_path)
     assert len(one.rows) == len(two.rows) == 2
+    new = [stage for stage in stages(spark) if stage.stageId() > before]
     tasks = [
-        (task["launchTime"], task["launchTime"] + task["duration"])
-        for stage in stages(spark)
-        if stage["stageId"] not in before
-        for task in stage["tasks"]
-        if task["duration"] >= 2000
+        (begin, begin + duration) for stage in new for begin, duration in tasks_of(spark, stage) if duration >= 2000
     ]
     assert len(tasks) == 2
     (first_begin, first_end), (second_begin, second_end) = tasks
     assert max(first_begin, second_begin) < min(first_end, second_end)
 
 
-def stages(spark: SparkSession) -> list[dict[str, Any]]:
-    """What Spark itself noted of every task that it ran: when it was launched, and how long it took, in ms."""
+def stages(spark: SparkSession) -> list[Any]:
+    """The stages that Spark itself has noted."""
     store = spark.sparkContext._jsc.sc().statusStore()
     jvm: Any = spark.sparkContext._jvm
     gateway: Any = spark.sparkContext._gateway
     nothing = jvm.java.util.ArrayList()
-    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    noted = as_java(store.stageList(nothing, False, False, gateway.new_array(gateway.jvm.double, 0), nothing))
-    return [
-        {
-            "stageId": stage.stageId(),
-            "tasks": [
-                {"launchTime": task.launchTime().getTime(), "duration": task.duration().getOrElse(None) or 0}
-                for task in as_java(store.taskList(stage.stageId(), stage.attemptId(), 100))
-            ],
-        }
-        for stage in noted
-    ]
+    noted = store.stageList(nothing, False, False, gateway.new_array(gateway.jvm.double, 0), nothing)
+    return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(noted))
+
+
+def tasks_of(spark: SparkSession, stage: Any) -> list[tuple[int, int]]:
+    """When each task of a stage was launched, and how long it took, in ms."""
+    jvm: Any = spark.sparkContext._jvm
+    store = spark.sparkContext._jsc.sc().statusStore()
+    noted = jvm.scala.jdk.javaapi.CollectionConverters.asJava(store.taskList(stage.stageId(), stage.attemptId(), 100))
+    return [(task.launchTime().getTime(), task.duration().getOrElse(None) or 0) for task in noted]
