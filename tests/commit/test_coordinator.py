@@ -813,7 +813,7 @@ def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.DELAYED, Fault.LOST_ANSWER], ids=lambda one: str(one.name))
 def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool, systems: str) -> None:
     steps = run(iter(()), drivers=1, systems=systems).steps
-    for at in range(0, steps, 3):
+    for at in range(0, steps, 3 if systems == "kafka" else 7):  # the others take more steps, each of the same kinds
         for length in (1, 6, 13, 30, 200):
             run(rivals(at, length, fault), can_repeat=can_repeat, systems=systems)
 

@@ -32,7 +32,7 @@ def require(result: Result, kills: int) -> None:
 def test_a_sample_of_kills_leaves_three_systems_with_every_row_once(
     kafka: str, dsn: str, trial: Callable[..., Result], tmp_path: Path
 ) -> None:
-    faults = [("STAGED", "kill", 2), ("AFTER_END", "kill", 2), ("PUBLISH", "kill", 2), ("HALF", "kill", 3)]
+    faults = [("PUBLISH", "kill", 2), ("HALF", "kill", 3)]  # between two publishes; while rows are staged or written
     trouble = Marked("sample", faults, tmp_path / "marks")
     require(trial(kafka, "three systems", trouble, seed=SEED, kind=SystemsTrial, dsn=dsn), len(faults))
 
