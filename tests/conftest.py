@@ -1,12 +1,15 @@
 """What several rings of tests share: one set of real local services, started when a test first asks for it."""
 
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lockgate.kafka.wire import disconnect_all
+from lockgate.services import ports
+from lockgate.services.postgres import Postgres
 from lockgate.services.stack import Stack
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
@@ -39,6 +42,19 @@ def kafka(stack: Stack) -> str:
     servers = stack.status().kafka.servers
     assert servers is not None
     return servers
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A PostgreSQL of this module's own: tests may kill it, if they start it again."""
+    (port,) = ports.choose(1, random.Random())
+    server = Postgres(directory=tmp_path_factory.mktemp("postgres"), port=port, password="s3cret-word")
+    try:
+        server.start()
+        server.wait()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,11 @@ class Entry:
         return json.dumps(self.as_facts()).encode()
 
 
+def new_life(now: datetime) -> Entry:
+    """What a ledger says when the job begins again: nothing is out, and whoever comes may claim it."""
+    return Entry(run="new-life", query=None, epoch=None, digest=None, at=now.isoformat(timespec="milliseconds"))
+
+
 def entry_of(value: bytes, where: str) -> Entry:
     """The entry that was written as these bytes."""
     try:

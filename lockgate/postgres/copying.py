@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.schema import quote
 from lockgate.errors import EpochFailed, LockgateError
 from lockgate.failures import Carried, carry, find_error
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.postgres.connect import connect, told
-from lockgate.postgres.tables import DELETED, NESTED, NUMBER, WRITE, Fit, TableName
+from lockgate.postgres.tables import NESTED, NUMBER, WRITE, Fit, TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import EpochFailed, InvariantBroken
 from lockgate.postgres.connect import STAGING_PREFIX
-from lockgate.postgres.tables import DELETED, NUMBER, WRITE, Fit, Table, TableName
+from lockgate.postgres.tables import NUMBER, WRITE, Fit, Table, TableName
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.commit.resource import Moved, Opening, Resource
+from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import EpochFailed, InvariantBroken, LockgateError, Refused
 from lockgate.faultpoints import armed
 from lockgate.postgres import connect as door
@@ -47,7 +48,6 @@ from lockgate.postgres.staging import (
     waiting_writes,
 )
 from lockgate.postgres.tables import (
-    DELETED,
     Fit,
     RowColumn,
     Table,
@@ -251,12 +251,7 @@ class PostgresResource(Resource):
     def _look_at_tables(self, connection: Connection) -> None:
         """Refuse a table that is not there, before anything is computed."""
         for output, target in self._targets.items():
-            if not target.create and find_table(connection, target.table) is None:
-                raise Refused(
-                    f"there is no table {target.table}, or it is not in the search path",
-                    where=f"output {output!r}, {self.where}",
-                    fix="create it, or let the sink make it from the rows: create=True",
-                )
+            require_table(connection, target, where=f"output {output!r}, {self.where}")
 
     def _refuse_second_address(self) -> None:
         """One database under two addresses would be two resources with one ledger, each moving it for the other."""
@@ -403,6 +398,16 @@ def _drop_orphans(connection: Connection, schema: str) -> None:
                 clear(connection, staging)
             drop_empty(connection, staging)
         connection.commit()
+
+
+def require_table(connection: Connection, target: Target, *, where: str) -> None:
+    """Refuse a table that is not there and that nobody asked to make."""
+    if not target.create and find_table(connection, target.table) is None:
+        raise Refused(
+            f"there is no table {target.table}, or it is not in the search path",
+            where=where,
+            fix="create it, or let the sink make it from the rows: create=True",
+        )
 
 
 def look_up(

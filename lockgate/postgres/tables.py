@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import BadJob, Refused
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from lockgate.postgres.connect import Connection
 
-WRITE, NUMBER, DELETED = "__write", "__number", "__deleted"
-"""Columns of staging beside those of the table; DELETED is also the hidden column of prepared rows."""
+WRITE, NUMBER = "__write", "__number"
+"""Columns of staging beside those of the table and DELETED."""
 
 NESTED = ("array", "map", "struct", "variant")
 _MADE = {

@@ -31,11 +31,15 @@ def group_outputs(outputs: Sequence[CompiledOutput]) -> dict[str, list[CompiledO
 
 
 def open_commits(
-    job: str, outputs: Sequence[CompiledOutput], *, spark: SparkSession, where: str, is_new_life: bool
+    job: str,
+    kafka: Sequence[KafkaSink],
+    groups: Mapping[str, Sequence[CompiledOutput]],
+    *,
+    spark: SparkSession,
+    where: str,
+    is_new_life: bool,
 ) -> KafkaEpochs | ResourceEpochs | None:
     """What commits the epochs of these outputs; None where there are none."""
-    kafka = [output.sink for output in outputs if isinstance(output.sink, KafkaSink)]
-    groups = group_outputs(outputs)
     deciding = None if kafka or not groups else max(groups, key=lambda name: _fitness(groups[name]))
     with ExitStack() as opened:
         resources: dict[str, Resource] = {}

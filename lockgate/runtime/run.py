@@ -243,11 +243,12 @@ def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_li
     kafka_hosts = frozenset().union(*(output.sink.commits_at for output in exact))
     sources = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
+    kafka = [output.sink for output in exact if isinstance(output.sink, KafkaSink)]
     resources = group_outputs(exact)
     return EpochWriter(
         spark=spark,
         outputs=compiled.outputs,
-        commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
+        commits=open_commits(planned.job.name, kafka, resources, spark=spark, where=where, is_new_life=new_life),
         resources=resources,
         # A transform is a closed box, which may hold state.
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),

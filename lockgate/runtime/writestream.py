@@ -17,12 +17,13 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import running_query
-from lockgate.sinks.kafka import DELETED, KafkaSink
+from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
 from lockgate.spark.session import refuse_speculation
 

@@ -73,14 +73,16 @@ class KafkaCluster:
         for node in missing:
             require_free(node.port, f"Kafka broker {node.id}", "--kafka-port")
             require_free(node.controller_port, f"the controller of Kafka broker {node.id}", "--kafka-port")
-        class_path = ":".join(str(jar) for jar in broker_jars(progress))
+        jars = broker_jars(progress)
+        class_path = ":".join(str(jar) for jar in jars)
+        classes = broker_classes(jars).options(found)
         self._format(missing, java, class_path)
         for node in missing:
             home = self._home(node)
             (home / "server.properties").write_text(server_properties(self, node))
             (home / "log4j2.properties").write_text(_LOG4J)
             command = [java, f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-            command += broker_classes().options(found)
+            command += classes
             command += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
             self.daemon(node).start([*command, "-cp", class_path, "kafka.Kafka", str(home / "server.properties")])
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.spark.classes import broker_classes, spark_classes
+from lockgate.spark.jars import broker_jars
 from lockgate.spark.java import find_java
 
 LIMIT = timedelta(minutes=5)
@@ -37,7 +38,7 @@ _ELSEWHERE = (
 def make_archives(tell: Callable[[str], None]) -> None:
     """Make the archives that are missing."""
     java = find_java()
-    for archive in (spark_classes(), broker_classes()):
+    for archive in (spark_classes(), broker_classes(broker_jars())):
         if archive.options(java):
             continue
         tell(f"archiving the classes of {archive.name} (once, less than a minute) ...")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "text", "bytes")
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
-DELETED = "__deleted"
-"""Hidden column of prepared rows: is this one a tombstone?"""
-
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
@@ -152,11 +150,7 @@ class KafkaSink(Sink):
 
     def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows with what the sink's own SQL says about them, while its names can still be resolved."""
-        from pyspark.sql import functions as F
-
-        if self.deleted is None or DELETED in rows.columns:
-            return rows
-        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+        return mark_deleted(rows, self.deleted)
 
     def encode(self, rows: DataFrame, where: str) -> DataFrame:
         """The rows as Spark's Kafka writer takes them: topic, key, value, and partition and headers where asked for."""

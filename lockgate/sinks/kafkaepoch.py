@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
-from lockgate.commit.ledger import Entry
+from lockgate.commit.ledger import new_life
 from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
@@ -154,8 +154,7 @@ class KafkaEpochs:
             seen = self.ledger.peek()
         except InvariantBroken:
             seen = None  # what cannot be read is forgotten too
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        entry = Entry(run="new-life", query=None, epoch=None, digest=None, at=now)
+        entry = new_life(datetime.now(timezone.utc))
         replace_entry(self.ledger, self._transactions, seen, entry)
         self._followers.forget(entry)
 

@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.dataflow.deletes import mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, Refused
 from lockgate.guarantees import Delivery
 from lockgate.postgres.connect import Lost, connect, server_of, told
-from lockgate.postgres.store import PostgresResource, Target, look_up, write_plainly
-from lockgate.postgres.tables import DELETED, TableName, find_table, parse_name, row_columns
+from lockgate.postgres.store import PostgresResource, Target, look_up, require_table, write_plainly
+from lockgate.postgres.tables import TableName, parse_name, row_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,11 +109,7 @@ class PostgresSink(CommittingSink):
 
     def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows with what the sink's own SQL says about them, while its names can still be resolved."""
-        from pyspark.sql import functions as F
-
-        if self.deleted is None or DELETED in rows.columns:
-            return rows
-        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+        return mark_deleted(rows, self.deleted)
 
     def check(self, where: str) -> None:
         if not self.create:
@@ -139,12 +136,8 @@ class PostgresSink(CommittingSink):
             with told(where=where, table=str(self._target.table)):
                 if rows is not None:
                     look_up(connection, self._target, row_columns(rows), where=where)
-                elif find_table(connection, self._target.table) is None:
-                    raise Refused(
-                        f"there is no table {self._target.table}, or it is not in the search path",
-                        where=where,
-                        fix="create it, or let the sink make it from the rows: create=True",
-                    )
+                else:
+                    require_table(connection, self._target, where=where)
         finally:
             connection.close()
 

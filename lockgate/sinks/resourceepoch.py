@@ -10,7 +10,7 @@ from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
 from lockgate.commit.lastresource import LastResource
-from lockgate.commit.ledger import Entry
+from lockgate.commit.ledger import new_life
 from lockgate.commit.permits import Permits
 from lockgate.commit.protocol import Cause, Epoch
 from lockgate.commit.resource import Resource
@@ -36,8 +36,7 @@ class ResourceEpochs:
         self._first: LockgateError | None = None
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
         if is_new_life:
-            now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-            entry = Entry(run="new-life", query=None, epoch=None, digest=None, at=now)
+            entry = new_life(datetime.now(timezone.utc))
             resource.publish(None, entry, after=resource.read())
             followers.forget(entry)
 

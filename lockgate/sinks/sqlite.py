@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
+from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
-from lockgate.sinks.kafka import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,11 +104,7 @@ class SqliteSink(CommittingSink):
         return ("SqliteSink", f"table {self.table}", *how, "through the driver")
 
     def prepare(self, rows: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        if self.deleted is None or DELETED in rows.columns:
-            return rows
-        return rows.withColumn(DELETED, F.coalesce(F.expr(self.deleted), F.lit(False)))
+        return mark_deleted(rows, self.deleted)
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         with closing(_connect(self.path)) as opened, _transaction(opened) as connection:

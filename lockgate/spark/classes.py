@@ -14,11 +14,11 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockgate.spark.jars import broker_jars, cache_directory
+from lockgate.spark.jars import cache_directory
 from lockgate.spark.java import Java
 
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # an archive that does not fit is no event
@@ -73,9 +73,9 @@ def spark_classes() -> ClassArchive:
     return ClassArchive("spark", tuple(Path(place, "jars") for place in places))
 
 
-def broker_classes() -> ClassArchive:
-    """For the Kafka brokers that are started here."""
-    return ClassArchive("broker", tuple(broker_jars()))
+def broker_classes(jars: Sequence[Path]) -> ClassArchive:
+    """For Kafka brokers with this class path."""
+    return ClassArchive("broker", tuple(jars))
 
 
 def _written_for(file: Path) -> Path:

@@ -1,6 +1,5 @@
 """What the tests of the PostgreSQL layer share; the module beside this file is found by its name."""
 
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from lockgate.postgres import store
-from lockgate.services import ports
 from lockgate.services.postgres import Postgres
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A PostgreSQL of this module's own: tests may kill it, if they start it again."""
-    (port,) = ports.choose(1, random.Random())
-    server = Postgres(directory=tmp_path_factory.mktemp("postgres"), port=port, password="s3cret-word")
-    try:
-        server.start()
-        server.wait()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

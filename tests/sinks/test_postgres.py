@@ -1,6 +1,5 @@
 """What Spark computes is what PostgreSQL has, once, whatever happens to the tasks in between."""
 
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from lockgate.commit.resource import Opening, Resource
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.faultpoints import Fault, arm
 from lockgate.guarantees import Delivery
-from lockgate.services import ports
 from lockgate.services.postgres import Postgres
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.testing import ResourceContract, Row, opening
@@ -26,19 +24,6 @@ from lockgate.testing import ResourceContract, Row, opening
 DSN = "postgresql://ada:s3cret@db:5432/sales"
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
 FIRST = Entry(run="run", query="query", epoch=0, digest="d", at="now")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A PostgreSQL of this module's own."""
-    (port,) = ports.choose(1, random.Random())
-    server = Postgres(directory=tmp_path_factory.mktemp("postgres"), port=port, password="s3cret")
-    try:
-        server.start()
-        server.wait()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from lockgate.services.warmup import make_archives
 from lockgate.spark.classes import ClassArchive, broker_classes, spark_classes
+from lockgate.spark.jars import broker_jars
 from lockgate.spark.java import Java, find_java
 
 
@@ -92,7 +93,7 @@ def test_spark_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_the_broker_takes_its_classes_from_the_archive() -> None:
     make_archives(print)
-    java, archive = find_java(), broker_classes()
+    java, archive = find_java(), broker_classes(broker_jars())
     class_path = ":".join(map(str, archive.class_path))
     command = [java.path, *archive.options(java), "-Xlog:class+load", "-cp", class_path, "kafka.Kafka", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
