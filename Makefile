@@ -14,18 +14,19 @@ help:
 	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make check      format, lint, strict types, tests"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
-	@echo "make jars       only the Kafka connector and broker, and what makes Java start quickly"
+	@echo "make jars       only the Kafka connector and broker, HDFS, and what makes Java start quickly"
 	@echo "make lock       choose the versions of requirements.lock anew (needs uv)"
 	@echo "make clean      stop the local services; remove .venv and caches (data in .lockgate stays)"
 
-demo: venv jars
+demo: venv
+	@$(VENV)/bin/lockgate jars >/dev/null
 	$(VENV)/bin/lockgate demo
 
 test: venv jars
 	$(VENV)/bin/pytest
 
 prove-all: venv jars
-	$(VENV)/bin/pytest -m prove tests/kills
+	$(VENV)/bin/pytest -m prove tests/kills tests/files
 
 check: venv jars
 	$(VENV)/bin/ruff format --check .
@@ -34,7 +35,7 @@ check: venv jars
 	$(VENV)/bin/pytest
 
 jars: venv
-	@$(VENV)/bin/lockgate jars >/dev/null
+	@$(VENV)/bin/lockgate jars --hdfs >/dev/null
 
 venv: preflight $(SELF)
 

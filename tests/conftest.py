@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lockgate.kafka.wire import disconnect_all
 from lockgate.services import ports
+from lockgate.services.hdfs import Hdfs, new_hdfs
 from lockgate.services.postgres import Postgres
 from lockgate.services.stack import Stack
 from lockgate.spark.jars import connector_jars
@@ -55,6 +56,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """An HDFS of this test session's own: tests may kill its nodes, if they start them again."""
+    hdfs = new_hdfs(tmp_path_factory.mktemp("hdfs"))
+    try:
+        hdfs.start()
+        hdfs.wait()
+        yield hdfs
+    finally:
+        hdfs.stop()
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,9 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "$LOCKGATE_CACHE, else $XDG_CACHE_HOME/lockgate, else ~/.cache/lockgate; that directory can be copied to a "
         "machine without a network.",
     )
+    jars.add_argument(
+        "--hdfs", action="store_true", help="the jars of HDFS too, 56 MB: Lockgate's own tests start a real one"
+    )
     _offer_json(jars)
     jars.set_defaults(run=run_jars)
 
@@ -117,9 +120,11 @@ def run_status(arguments: argparse.Namespace) -> int:
 def run_jars(arguments: argparse.Namespace) -> int:
     """Fetch, check and list the jars."""
     from lockgate.services.warmup import make_archives
-    from lockgate.spark.jars import broker_jars, cache_directory, connector_jars
+    from lockgate.spark.jars import broker_jars, cache_directory, connector_jars, hdfs_jars
 
     found = {"connector": connector_jars(), "broker": broker_jars()}
+    if arguments.hdfs:
+        found["hdfs"] = hdfs_jars()
     make_archives(_tell)
     if arguments.json:
         names = {name: [str(jar) for jar in jars] for name, jars in found.items()}

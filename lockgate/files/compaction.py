@@ -52,6 +52,16 @@ class Compaction:
 
 
 @dataclass(frozen=True)
+class Prospect:
+    """What a compaction would do now: the small files, their bytes, about how many they become, what is deleted."""
+
+    small: int
+    small_bytes: int
+    written: int
+    deleted: int
+
+
+@dataclass(frozen=True)
 class Limits:
     """Which files are merged, into how large ones, and how long the old ones stay."""
 
@@ -95,7 +105,12 @@ def compact(
             where=where,
             fix="give smaller_than a size up to that of roll",
         )
-    system = open_system(path, spark, where)
+    return compact_in(spark, open_system(path, spark, where), job, limits)
+
+
+def compact_in(spark: SparkSession, system: System, job: str, limits: Limits) -> Compaction:
+    """Merge the small files of a job in a file system that is open."""
+    where = f"compaction of job {job!r} in {system.root}"
     try:
         return run_compaction(system, job, limits, merge=_spark_merge(spark, system, where))
     except OSError as error:
@@ -104,6 +119,22 @@ def compact(
             where=where,
             fix="see that the disk has room; what is out is whole, with the old files or with the new ones",
         ) from error
+
+
+def foresee(system: System, job: str, limits: Limits, *, now: datetime) -> Prospect:
+    """What a compaction would do; changes nothing."""
+    history = ManifestLog(system, job).read()
+    chosen = _choose(history, limits)
+    partitions: dict[tuple[int, str], int] = {}
+    for at, group in enumerate(chosen):
+        for file in group.files:
+            partitions[at, file.partition] = partitions.get((at, file.partition), 0) + file.bytes
+    return Prospect(
+        small=sum(len(group.files) for group in chosen),
+        small_bytes=sum(partitions.values()),
+        written=sum(math.ceil(size / limits.roll_bytes) for size in partitions.values()),
+        deleted=len(_expired(history, before=now - limits.grace)),
+    )
 
 
 def run_compaction(
@@ -149,7 +180,7 @@ def run_compaction(
 
 def _expire(system: System, history: History, *, before: datetime, where: str) -> frozenset[str]:
     """Step 1. They leave the list with the next manifest; until then another one deletes them again, in vain."""
-    expired = frozenset(one.path for one in history.replaced if datetime.fromisoformat(one.since) <= before)
+    expired = _expired(history, before=before)
     if both := expired & {file.path for file in history.files}:
         raise InvariantBroken(
             f"{min(both)} counts, and is listed as replaced", where=where, fix="nothing was deleted; report this"
@@ -157,6 +188,10 @@ def _expire(system: System, history: History, *, before: datetime, where: str) -
     for path in sorted(expired):
         system.delete(path)
     return expired
+
+
+def _expired(history: History, *, before: datetime) -> frozenset[str]:
+    return frozenset(one.path for one in history.replaced if datetime.fromisoformat(one.since) <= before)
 
 
 def _choose(history: History, limits: Limits) -> list[Group]:
@@ -266,6 +301,13 @@ def _age(name: str, now: datetime) -> timedelta:
 
 def _spark_merge(spark: SparkSession, system: System, where: str) -> Merge:
     def merge(chosen: Group, target: Target) -> None:
+        try:
+            merge_into(chosen, target)
+        except BaseException:
+            remove_directory(system, target.directory)  # one that is stopped leaves nothing behind, unlike a dead one
+            raise
+
+    def merge_into(chosen: Group, target: Target) -> None:
         from pyspark.sql import functions as F
 
         rows = read_rows(spark, system, chosen)

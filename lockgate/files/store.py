@@ -228,7 +228,7 @@ def check_place(system: System, where: str) -> None:
         raise Refused(
             f"{system.root} cannot be used: {error}",
             where=where,
-            fix="name a directory that may be written to, on a disk that knows hard links",
+            fix="name a directory that may be written to, on a disk that knows hard links or on an HDFS that answers",
         ) from error
     if wins != [True, False] or not is_first:
         raise Refused(
@@ -246,7 +246,8 @@ def _told(where: str) -> Iterator[None]:
         raise EpochFailed(
             f"the file system failed: {error}",
             where=where,
-            fix="see that the disk has room and may be written to; the ledger is asked before anything is repeated",
+            fix="see that the disk has room and may be written to, and that HDFS answers; the ledger is asked before"
+            " anything is repeated",
         ) from error
 
 

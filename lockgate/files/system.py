@@ -196,15 +196,16 @@ class HadoopSystem(System):
         with _as_os_error():
             path = self._hadoop.Path(root)
             self._system = path.getFileSystem(self._conf)
-            self.root = str(self._system.makeQualified(path).toString())
+            self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
             # Unlike FileSystem.rename, this one says by contract that it does not overwrite; on HDFS it is atomic.
             self._context = self._hadoop.FileContext.getFileContext(path.toUri(), self._conf)
 
     def names(self, folder: str) -> list[str]:
-        with _as_os_error():
-            path = self._path(folder)
-            found = self._system.listStatus(path) if self._system.exists(path) else ()
-            return sorted(str(one.getPath().getName()) for one in found)
+        try:
+            with _as_os_error():
+                return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(folder)))
+        except FileNotFoundError:
+            return []
 
     def files(self, folder: str) -> dict[str, int]:
         found = {}
@@ -225,15 +226,14 @@ class HadoopSystem(System):
             return bool(self._system.exists(self._path(name)))
 
     def read(self, name: str, *, limit: int | None = None) -> bytes | None:
-        with _as_os_error():
-            path = self._path(name)
-            if not self._system.exists(path):
-                return None
-            with closing(self._system.open(path)) as stream:
+        try:
+            with _as_os_error(), closing(self._system.open(self._path(name))) as stream:
                 tools = self._jvm.org.apache.commons.io
                 if limit is not None:
                     return bytes(tools.IOUtils.toByteArray(tools.input.BoundedInputStream(stream, limit)))
                 return bytes(tools.IOUtils.toByteArray(stream))
+        except FileNotFoundError:
+            return None
 
     def parquet_rows(self, name: str) -> int:
         parquet = self._jvm.org.apache.parquet.hadoop
@@ -251,7 +251,8 @@ class HadoopSystem(System):
                     stream.write(bytearray(content))
                     stream.hsync()
             except BaseException:
-                self._system.delete(path, False)
+                with suppress(Exception):  # the first error is the one to show; it is found among the leftovers
+                    self._system.delete(path, False)
                 raise
 
     def put(self, aside: str, place: str) -> bool:
@@ -273,7 +274,7 @@ class HadoopSystem(System):
             self._system.delete(self._path(name), True)
 
     def _path(self, name: str) -> Any:
-        return self._hadoop.Path(f"{self.root}/{name}" if name else self.root)
+        return self._hadoop.Path(f"{self.root}/{name}")
 
 
 def local_path(path: str) -> Path | None:
@@ -323,7 +324,7 @@ def _as_os_error() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         name = str(error.java_exception.getClass().getSimpleName())
-        told = f"{name}: {error.java_exception.getMessage()}"
+        told = f"{name}: {error.java_exception.getMessage()}".partition("\n")[0]  # a server's own stack may follow
         known = {"FileAlreadyExistsException": FileExistsError, "FileNotFoundException": FileNotFoundError}
         raise known.get(name, OSError)(told) from error
     except Py4JError as error:

@@ -125,6 +125,18 @@ class Daemon:
             self.wait_for_end(timedelta(seconds=30))
         return True
 
+    def kill_with_children(self, limit: timedelta) -> None:
+        """Kill the process and all below it as a crash would; returns when it is dead."""
+        process = self._process()
+        if process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = process.children(recursive=True)
+            for one in (process, *below):  # the eldest first, which would answer to the death of another
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        self.wait_for_end(limit)
+
     def log_tail(self, lines: int = 15) -> str:
         """The last lines of the log, for an error message."""
         try:

@@ -1,4 +1,4 @@
-"""The jars that PySpark does not bring: Spark's Kafka connector, and a Kafka broker for development.
+"""The jars that PySpark does not bring: Spark's Kafka connector, servers (Kafka, HDFS), and a rival to measure against.
 
 They are fetched once, by Spark's own Ivy in a throw-away process, checked, and put in a cache; after that no network is
 needed. The law: no jar is handed out whose SHA-256 was not compared with what is expected of it.
@@ -49,6 +49,19 @@ BROKER_DEFAULT = (
     # The binding for the broker's slf4j 1.7; without it the broker runs and writes no log.
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 )
+JDBC = ("org.postgresql:postgresql:42.7.14?transitive=false",)
+# NameNode and DataNode with all they need, but for Hadoop's client, which PySpark brings in this very version.
+HDFS = ("org.apache.hadoop:hadoop-client-minicluster:3.5.0?transitive=false",)
+_HDFS_OF_SPARK = (
+    "hadoop-client-api-3.5.0.jar",
+    "hadoop-client-runtime-3.5.0.jar",
+    "slf4j-api-2.*.jar",
+    "jcl-over-slf4j-2.*.jar",
+    "log4j-slf4j2-impl-2.*.jar",
+    "log4j-api-2.*.jar",
+    "log4j-core-2.*.jar",
+    "log4j-1.2-api-2.*.jar",
+)
 EXPECTED_FILE = Path(__file__).with_name("jars.sha256")
 STALL = timedelta(seconds=60)
 """A fetch that brings nothing for so long is given up: Ivy itself would wait for minutes on a dead network."""
@@ -63,7 +76,18 @@ def connector_jars(progress: Progress | None = None) -> list[Path]:
 
 def broker_jars(progress: Progress | None = None) -> list[Path]:
     """The class path of a Kafka broker."""
-    return [*broker().jars(progress), _scala_library()]
+    # Spark's Ivy leaves Scala's library out of all it fetches, because Spark brings it: the broker uses that one.
+    return [*broker().jars(progress), _of_spark("scala-library-2.13.*.jar", "the Kafka broker")]
+
+
+def hdfs_jars(progress: Progress | None = None) -> list[Path]:
+    """The class path of a NameNode and of a DataNode; only tests ask for it."""
+    return [*hdfs().jars(progress), *(_of_spark(pattern, "HDFS") for pattern in _HDFS_OF_SPARK)]
+
+
+def jdbc_jars(progress: Progress | None = None) -> list[Path]:
+    """PostgreSQL's JDBC driver, with which Spark's own writer reaches a table; only a measurement asks for it."""
+    return jdbc().jars(progress)
 
 
 def connector() -> "JarSet":
@@ -76,14 +100,26 @@ def broker() -> "JarSet":
     return _jar_set("broker", BROKER_DEFAULT, "LOCKGATE_KAFKA_BROKER")
 
 
-def _scala_library() -> Path:
-    """Spark's Ivy leaves Scala's library out of all it fetches, because Spark brings it: the broker uses that one."""
+def jdbc() -> "JarSet":
+    """PostgreSQL's JDBC driver."""
+    command = "lockgate bench --part table"
+    return JarSet(name="jdbc", coordinates=JDBC, expected=_expected("jdbc"), size="about 1 MB", command=command)
+
+
+def hdfs() -> "JarSet":
+    """The servers of HDFS."""
+    command = "lockgate jars --hdfs"
+    return JarSet(name="hdfs", coordinates=HDFS, expected=_expected("hdfs"), size="56 MB", command=command)
+
+
+def _of_spark(pattern: str, user: str) -> Path:
+    """A jar that PySpark brings, for somebody who needs it too."""
     spec = importlib.util.find_spec("pyspark")
     for place in (spec.submodule_search_locations if spec else None) or ():
-        for jar in Path(place, "jars").glob("scala-library-2.13.*.jar"):
+        for jar in Path(place, "jars").glob(pattern):
             return jar
     raise BadMachine(
-        "The installed PySpark has no Scala library, which the Kafka broker needs.",
+        f"The installed PySpark has no {pattern}, which {user} needs.",
         f"package pyspark, {spec.origin if spec else 'not installed'}",
         "install PySpark as pinned by this release: pip install --force-reinstall lockgate",
     )
@@ -119,6 +155,8 @@ class JarSet:
     name: str
     coordinates: tuple[str, ...]
     expected: dict[str, str] | None
+    size: str = "about 60 MB in all"
+    command: str = "lockgate jars"  # that fetches them
 
     @property
     def directory(self) -> Path:
@@ -169,7 +207,7 @@ class JarSet:
         return [self.directory / jar for jar in sorted(facts)]
 
     def _refusal(self, what: str, where: Path) -> BadMachine:
-        return BadMachine(what, str(where), f"delete {self.directory} and fetch again: lockgate jars")
+        return BadMachine(what, str(where), f"delete {self.directory} and fetch again: {self.command}")
 
     def _fetch(self, progress: Progress) -> None:
         """Resolve, compare, put in place; of several processes one does it and the others wait for it."""
@@ -260,7 +298,7 @@ def _lock(directory: Path, progress: Progress) -> Iterator[None]:
 
 def _resolve(wanted: JarSet, aside: Path, log: Path, progress: Progress) -> list[Path]:
     """Let Spark resolve the coordinates in a process of its own: a session here could not be had again afterwards."""
-    progress(f"fetching jars: {wanted.name} (once, about 60 MB in all) ...")
+    progress(f"fetching jars: {wanted.name} (once, {wanted.size}) ...")
     listing = aside / "listing.json"
     environ = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
     environ["PYTHONPATH"] = os.pathsep.join(
@@ -286,11 +324,11 @@ def _resolve(wanted: JarSet, aside: Path, log: Path, progress: Progress) -> list
         child.wait()
     if child.returncode != 0:
         raise BadMachine(
-            f"The jars of the Kafka {wanted.name} are not in the cache and could not be fetched: {_cause(log)}",
+            f"The jars {wanted.name!r} are not in the cache and could not be fetched: {_cause(log)}",
             f"cache {cache_directory()}; log {log}",
             "give this machine access to Maven Central (or a mirror: DEFAULT_ARTIFACT_REPOSITORY=...) and run: "
-            f"lockgate jars. Without a network, copy {cache_directory()} from a machine that has it, to the same place "
-            "or to any other with LOCKGATE_CACHE=/that/place",
+            f"{wanted.command}. Without a network, copy {cache_directory()} from a machine that has it, to the same "
+            "place or to any other with LOCKGATE_CACHE=/that/place",
         )
     return [aside / "ivy" / "jars" / name for name in json.loads(listing.read_text())]
 

@@ -67,6 +67,13 @@ _PROCESS_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.log.structuredLogging.enabled": "false",
+    # An HDFS whose NameNode starts again is waited for: a second between tries, two minutes in all.
+    "spark.hadoop.dfs.client.retry.policy.enabled": "true",
+    "spark.hadoop.dfs.client.retry.policy.spec": "1000,120",
+    # Who closes a file there asks whether its bytes have arrived, and asks again after 0.4 seconds, then after twice
+    # that, five times. From 20 milliseconds on, nine times, is as patient, and an epoch closes several files.
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.retries": "9",
 }
 
 

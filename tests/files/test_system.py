@@ -3,25 +3,42 @@
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lockgate.errors import Refused
 from lockgate.files.system import HadoopSystem, LocalSystem, System, local_path, normalise, open_system
+from lockgate.services.hdfs import Hdfs
+
+Opened = Callable[[], System]
+"""Opens the same directory again, as another driver does."""
 
 
-@pytest.fixture(params=["local", pytest.param("hadoop", marks=pytest.mark.spark)])
-def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
-    """Both forms. Hadoop's stands on its local file system here, where a rename refuses a target that is there as HDFS
-    does, but in two steps: a race can be tried only on HDFS itself.
+@pytest.fixture(
+    params=["local", pytest.param("hadoop", marks=pytest.mark.spark), pytest.param("hdfs", marks=pytest.mark.system)]
+)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Both forms, and Hadoop's also on its local file system, where a rename refuses a target that is there as HDFS
+    does, but in two steps: a race is not tried there.
     """
     if request.param == "local":
-        return LocalSystem(tmp_path / "out")
+        return lambda: LocalSystem(tmp_path / "out")
     spark: SparkSession = request.getfixturevalue("spark")
-    return HadoopSystem(f"file:{tmp_path / 'out'}", spark)
+    if request.param == "hadoop":
+        return lambda: HadoopSystem(f"file:{tmp_path / 'out'}", spark)
+    hdfs: Hdfs = request.getfixturevalue("hdfs")
+    root = f"{hdfs.uri}/{uuid4().hex}"
+    return lambda: HadoopSystem(root, spark)
+
+
+@pytest.fixture
+def system(opened: Opened) -> System:
+    return opened()
 
 
 def test_a_file_is_put_in_place_once(system: System) -> None:
@@ -54,11 +71,13 @@ def test_a_file_is_read_in_full_or_only_its_head(system: System) -> None:
 
 
 def test_finished_data_files_are_listed_with_their_bytes_and_nothing_else(system: System, tmp_path: Path) -> None:
-    root = tmp_path / "out" / "data" / "job" / "0-a"
     for name in ("part-0.json", "k=ä b%2F/part-1.json", "_SUCCESS", ".part-0.json.crc", "_temporary/0/part-2.json"):
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)
+        if system.root.startswith("hdfs:"):
+            system.write(f"data/job/0-a/{name}", name.encode())
+        else:
+            file = tmp_path / "out" / "data" / "job" / "0-a" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(name)
     found = system.files("data/job/0-a")
     assert found == {
         "data/job/0-a/part-0.json": 11,
@@ -82,13 +101,16 @@ def test_a_file_that_is_there_is_not_written_over(system: System) -> None:
         system.write("a/1", b"second")
 
 
-def test_of_many_who_try_at_once_one_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("opened", "places"), [("local", 20), pytest.param("hdfs", 5, marks=pytest.mark.system)], indirect=["opened"]
+)
+def test_of_many_who_try_at_once_one_wins(opened: Opened, places: int) -> None:
     gate = threading.Barrier(8)
     wins: list[int] = []
 
     def try_it(number: int) -> None:
-        system = LocalSystem(tmp_path / "out")
-        for place in range(20):
+        system = opened()
+        for place in range(places):
             gate.wait()
             if system.publish(f"a/{place}", str(number).encode()):
                 wins.append(place)
@@ -98,8 +120,8 @@ def test_of_many_who_try_at_once_one_wins(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(wins) == list(range(20))
-    assert LocalSystem(tmp_path / "out").names("a") == sorted(map(str, range(20)))
+    assert sorted(wins) == list(range(places))
+    assert opened().names("a") == sorted(map(str, range(places)))
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lockgate.errors import BadMachine
 from lockgate.spark import jars
-from lockgate.spark.jars import JarSet, broker, cache_directory, connector
+from lockgate.spark.jars import JarSet, broker, cache_directory, connector, hdfs, jdbc
 
 SOME = {"one.jar": b"one", "two.jar": b"two"}
 DIGESTS = {name: hashlib.sha256(content).hexdigest() for name, content in SOME.items()}
@@ -162,7 +162,7 @@ def test_a_partial_file_that_vanishes_while_it_is_counted_does_no_harm(tmp_path:
 
 
 def test_every_default_jar_has_its_checksum() -> None:
-    for each in (connector(), broker()):
+    for each in (connector(), broker(), hdfs(), jdbc()):
         assert each.expected
         assert all(len(digest) == 64 and name.endswith(".jar") for name, digest in each.expected.items())
 

@@ -1,0 +1,305 @@
+"""Files on a real HDFS keep the laws that they keep on a local disk, also while its nodes and the driver are killed."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from file_desk import entry
+from pyspark.sql import SparkSession
+
+from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream
+from lockgate.commit.resource import Resource
+from lockgate.errors import EpochFailed, Refused
+from lockgate.faultpoints import Fault, as_environment
+from lockgate.files.compaction import compact
+from lockgate.files.store import FileStore
+from lockgate.files.system import HadoopSystem
+from lockgate.services.hdfs import Hdfs
+from lockgate.services.processes import Daemon
+from lockgate.testing import ResourceContract, Row, opening
+
+pytestmark = pytest.mark.system
+
+EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
+LIMIT_SECONDS = 180.0
+ROWS_PER_FILE = 10
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory on HDFS, and what a reader sees below it."""
+
+    spark: SparkSession
+    root: str
+
+    def below(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def store(self, job: str, *, kind: str = "parquet") -> FileStore:
+        system = HadoopSystem(self.root, self.spark)
+        return FileStore(system, job, kind=kind, partition_by=(), roll_bytes=1 << 27)
+
+    def ids(self, name: str) -> list[int]:
+        """The ids that are out, in order; none where no epoch is."""
+        try:
+            rows = read_files(self.spark, self.below(name)).select("id").collect()
+        except Refused:
+            return []
+        return sorted(row.id for row in rows)
+
+
+@pytest.fixture
+def place(hdfs: Hdfs, spark: SparkSession) -> Place:
+    return Place(spark, f"{hdfs.uri}/{uuid4().hex}")
+
+
+def write_events(directory: Path, files: int) -> None:
+    """Files of ten events each, one for each epoch: they are larger than what one epoch takes."""
+    directory.mkdir()
+    for at in range(files):
+        ids = range(at * ROWS_PER_FILE, (at + 1) * ROWS_PER_FILE)
+        lines = (json.dumps({"id": id, "text": "x" * 600}) for id in ids)
+        file = directory / f"{at}.json"
+        file.write_text("\n".join(lines) + "\n")
+        os.utime(file, (at + 1, at + 1))  # the eldest is read first
+
+
+def are_whole(ids: Sequence[int]) -> bool:
+    """Are these all the events of the first epochs, each once?"""
+    return list(ids) == list(range(len(ids))) and len(ids) % ROWS_PER_FILE == 0
+
+
+# -- the laws, and a job in peace ---------------------------------------------------------------------------------
+
+
+@pytest.mark.prove
+class TestFilesOnHdfsKeepTheLaws(ResourceContract):
+    @pytest.fixture(autouse=True)
+    def _opened(self, place: Place) -> None:
+        self._place = place
+        self._sink = FileSink(place.below("out"))
+
+    def spark(self) -> SparkSession:
+        return self._place.spark
+
+    def open(self, *, is_deciding: bool) -> Resource:
+        return self._sink.open(opening(self._sink, self.spark(), is_deciding=is_deciding))
+
+    def seen(self) -> list[Row]:
+        try:
+            return [(row.id, row.name) for row in read_files(self.spark(), self._sink.path).collect()]
+        except Refused:  # nothing is out yet
+            return []
+
+
+def test_a_job_writes_whole_epochs_in_two_formats_and_small_files_are_merged(place: Place, tmp_path: Path) -> None:
+    write_events(tmp_path / "in", files=4)
+    parts = stream("events", FileSource(path=str(tmp_path / "in"), value="id INT, text STRING")).split(
+        all="true", large="id >= 20"
+    )
+    job = Job(
+        "copies",
+        parts["all"].to("rows", FileSink(place.below("rows"))),
+        parts["large"].to("lines", FileSink(place.below("lines"), "json")),
+        guarantee=EXACT,
+    )
+    started = run(job, checkpoint=place.below("checkpoint"), until_caught_up=True, rows_per_epoch=20, wait=False)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not started.wait(timeout=0.5):
+        assert are_whole(place.ids("rows"))
+        assert time.monotonic() < deadline, "the job does not come to its end"
+    assert place.ids("rows") == list(range(40))
+    assert place.ids("lines") == list(range(20, 40))
+
+    def merge() -> Any:
+        return compact(place.spark, place.below("rows"), "copies", smaller_than="1 MB", roll="1 MB", grace=timedelta(0))
+
+    done = merge()
+    assert (done.replaced, done.written, done.deleted) == (4, 1, 0)
+    assert place.ids("rows") == list(range(40))
+    assert merge().deleted == 4
+    assert place.ids("rows") == list(range(40))
+    assert len(HadoopSystem(place.below("rows"), place.spark).files("data/copies")) == 1
+
+
+def test_the_root_of_an_hdfs_is_a_directory_too(hdfs: Hdfs, spark: SparkSession) -> None:
+    system = HadoopSystem(f"{hdfs.uri}/", spark)
+    name = uuid4().hex
+    system.write(f"{name}/part-0.json", b"x")
+    assert name in system.names("")
+    assert system.files(name) == {f"{name}/part-0.json": 1}
+    system.delete(name)
+    assert name not in system.names("")
+
+
+# -- a node dies --------------------------------------------------------------------------------------------------
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"waited too long: {what}"
+        time.sleep(0.05)
+
+
+def holding(at: int, mark: str, go: str) -> Callable[[Any], tuple[int]]:
+    """A function that stands still at one row, once, until it may go on."""
+
+    def hold(row: Any) -> tuple[int]:
+        if row.id == at and not Path(mark).exists():
+            Path(mark).touch()
+            deadline = time.monotonic() + LIMIT_SECONDS
+            while not Path(go).exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        return (row.id,)
+
+    return hold
+
+
+def half_blocks(hdfs: Hdfs) -> set[str]:
+    """What the DataNode has of files that are still being written, or never were to the end."""
+    halves = hdfs.blocks.glob("current/BP-*/current/rbw/blk_*[0-9]")
+    return {file.name for file in halves if file.stat().st_size}
+
+
+@pytest.mark.parametrize("node", ["name_node", pytest.param("data_node", marks=pytest.mark.prove)])
+def test_a_node_that_dies_while_an_epoch_is_written_and_comes_back_costs_no_row(
+    node: str, hdfs: Hdfs, place: Place, tmp_path: Path
+) -> None:
+    first, count, held = ROWS_PER_FILE, 40_000, 35_000
+    source = tmp_path / "in"
+    write_events(source, files=1)
+    (source / "1.json").write_text("".join(f'{{"id": {id}}}\n' for id in range(first, count)))
+    mark, go = tmp_path / "mark", tmp_path / "go"
+    halves = half_blocks(hdfs)
+    events = stream("events", FileSource(path=str(source), value="id INT"))
+    rows = events.map(holding(held, str(mark), str(go)), "id INT").select("id", text="repeat('x', 60)")
+    job = Job("outage", rows.to("out", FileSink(place.below("out"), "json")), guarantee=EXACT)
+    started = run(job, checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True, rows_per_epoch=1, wait=False)
+    daemon: Daemon = getattr(hdfs, node)
+    try:
+        wait_until(lambda: mark.exists() and half_blocks(hdfs) > halves, "the second epoch is half written")
+        hdfs.kill(daemon)
+        assert daemon.pid is None
+        if node == "name_node":
+            go.touch()  # who asks the NameNode in the meantime has to try again
+        hdfs.start()
+        hdfs.wait()
+        # A DataNode that died has broken off what was written to it, whether it is back or not.
+        assert go.exists() or place.ids("out") == list(range(first))
+        go.touch()
+        assert started.wait(timeout=LIMIT_SECONDS), "the job does not come to its end"
+    finally:
+        go.touch()
+        hdfs.start()
+        hdfs.wait()
+        started.stop()
+    assert place.ids("out") == list(range(count))
+
+
+@pytest.fixture
+def impatient(spark: SparkSession) -> Iterator[None]:
+    """Who opens a file system now does not wait for its NameNode."""
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    for name, value in (("dfs.client.retry.policy.enabled", "false"), ("fs.hdfs.impl.disable.cache", "true")):
+        conf.set(name, value)
+    yield
+    conf.set("dfs.client.retry.policy.enabled", "true")
+    conf.unset("fs.hdfs.impl.disable.cache")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_name_node_that_stays_away_stops_a_publish_with_a_clear_word_and_nothing_is_half(
+    hdfs: Hdfs, place: Place
+) -> None:
+    store = place.store("job")
+    rows = [place.spark.range(at * 10, at * 10 + 10, numPartitions=2) for at in range(2)]
+    store.publish(store.stage({"out": rows[0]}, 0), entry(0), after=None)
+    staged = store.stage({"out": rows[1]}, 1)
+    hdfs.kill(hdfs.name_node)
+    try:
+        with pytest.raises(EpochFailed, match=r"the file system failed: \w+Exception: ") as caught:
+            store.publish(staged, entry(1), after=entry(0))
+        assert "HDFS answers" in caught.value.fix
+        assert "\n" not in caught.value.what
+    finally:
+        hdfs.start()
+        hdfs.wait()
+    assert place.ids("") == list(range(10))
+    assert store.read() == place.store("job").read() == entry(0)
+    store.publish(staged, entry(1), after=entry(0))
+    assert place.ids("") == list(range(20))
+
+
+# -- the driver dies ----------------------------------------------------------------------------------------------
+
+JOB = """
+    from lockgate import FileSink, FileSource, Guarantee, Job, SqliteSink, stream
+
+    def job(read: str, table: str, files: str) -> Job:
+        events = stream("events", FileSource(path=read, value="id INT, text STRING"))
+        return Job(
+            "killed",
+            events.to("table", SqliteSink(table="out", path=table)),
+            events.to("files", FileSink(files)),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        )
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "hit", "in_table", "in_files"),
+    [
+        ("PUBLISH", 3, 20, 10),  # the second epoch is decided, and HDFS does not show it yet
+        pytest.param("STAGED", 2, 10, 10, marks=pytest.mark.prove),  # it lies on HDFS, and is decided nowhere
+    ],
+)
+def test_a_driver_that_dies_around_the_decision_leaves_every_row_once(
+    point: str, hit: int, in_table: int, in_files: int, place: Place, tmp_path: Path
+) -> None:
+    write_events(tmp_path / "in", files=4)
+    (tmp_path / "killed.py").write_text(textwrap.dedent(JOB))
+    fault = Fault(point=point, action="kill", hit=hit, mark=str(tmp_path / "mark"))
+    parameters = {"read": tmp_path / "in", "table": tmp_path / "out.db", "files": place.below("out")}
+    command = [sys.executable, "-m", "lockgate.cli.main", "run", "killed.py", "--until-caught-up"]
+    command += ["--rows-per-epoch", "20", "--checkpoint", place.below("checkpoint")]
+    command += [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
+
+    def drive() -> tuple[int, str]:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **as_environment([fault])},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def table() -> list[int]:
+        with closing(sqlite3.connect(tmp_path / "out.db")) as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM out ORDER BY id")]
+
+    code, told = drive()
+    assert code == -signal.SIGKILL, told
+    assert table() == list(range(in_table))
+    assert place.ids("out") == list(range(in_files))
+    code, told = drive()
+    assert code == 0, told
+    assert table() == place.ids("out") == list(range(4 * ROWS_PER_FILE))
+    system = HadoopSystem(place.below("out"), place.spark)
+    assert FileStore(system, "killed", kind="parquet", partition_by=(), roll_bytes=1).leftovers() == ()
