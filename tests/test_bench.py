@@ -2,20 +2,26 @@
 
 import json
 import struct
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from kafka.partitioner.default import murmur2
 
+from lockgate.bench import table
 from lockgate.bench.counting import count_records
 from lockgate.bench.payments import Payments
-from lockgate.bench.report import Spread, Throughput, Timing, median_of, quotient, table
+from lockgate.bench.report import Machine, Report, Spread, Throughput, Timing, align, median_of, quotient
 from lockgate.bench.settings import LIMIT_CENTS, SIDES, Settings, job
+from lockgate.bench.table import write_files
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.encode import encode
 from lockgate.kafka.wire import Fetched
 from lockgate.planner.plan import plan
+from lockgate.services.postgres import Postgres
+from lockgate.sources.files import BYTES_PER_ROW
 
 
 def timing(side: Guarantee, repeat: int, speed: int, delivered: int = 90) -> Timing:
@@ -72,7 +78,7 @@ def test_a_spread_is_the_middle_and_the_worst() -> None:
 
 
 def test_a_table_lines_up() -> None:
-    assert table([["side", "a", "b"], ["one", "10", "1"]]) == ["side   a  b", "one   10  1"]
+    assert align([["side", "a", "b"], ["one", "10", "1"]]) == ["side   a  b", "one   10  1"]
 
 
 @pytest.mark.parametrize("wrong", [{"events": 0}, {"repeats": 0}, {"partitions": -1}, {"rows_per_epoch": 0}])
@@ -143,6 +149,40 @@ def test_both_sides_reach_what_they_declare(settings: Settings, side: Guarantee)
     planned = plan(job(settings, side, servers="localhost:9092", payments="in", out="out", name="bench"))
     assert planned.refusal() is None
     assert planned.reached is side
+
+
+def test_files_are_of_a_size_that_gives_epochs_as_many_rows_as_asked_for(tmp_path: Path) -> None:
+    settings = Settings(events=10_500, rows_per_epoch=4_000)
+    limit = write_files(Payments(settings), settings, tmp_path / "files") * BYTES_PER_ROW
+    files = sorted((tmp_path / "files").iterdir())
+    assert len(files) == 11
+    sizes = [file.stat().st_size for file in files]
+    assert sum(sizes[:4]) <= limit < sum(sizes[:5])
+    assert sum(sizes[4:8]) <= limit < sum(sizes[4:9])
+    ids = [id for file in files for id in pq.read_table(file)["id"].to_pylist()]
+    assert ids == list(range(10_500))
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_both_sides_of_a_table_reach_what_they_declare_and_hide_the_password(side: Guarantee, tmp_path: Path) -> None:
+    server = Postgres(directory=tmp_path, port=5432, password="s3cret")
+    declared = table.job(side, files=tmp_path, table="out", server=server)
+    planned = plan(declared)
+    assert planned.refusal() is None
+    assert planned.reached is side
+    assert "s3cret" not in f"{declared!r} {planned!r}"
+
+
+def test_a_table_beside_the_topics_counts_for_the_whole() -> None:
+    right, wrong = (measured(at_least=[1, 1], exactly=[1, 1], delivered=count) for count in (90, 89))
+    machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17", postgres="18")
+    report = Report(settings=Settings(), machine=machine, throughput=right, table=wrong)
+    assert not report.holds
+    assert Report(settings=Settings(), machine=machine, throughput=right, table=right).holds
+    assert "PostgreSQL 18" in machine.line()
+    assert "Kafka" not in machine.line()
+    assert report.as_json()["table"]["holds"] is False
+    assert "WRONG" in report.lines()[-1]
 
 
 # -- reading back ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The measurement: which parts run, on which Kafka, alone, and with everything taken away again.
+"""The measurement: which parts run, on which services, alone, and with everything taken away again.
 
 Figures of two runs on two days cannot be compared, so nothing here is a bar by itself: the same job over the same input
 is run under both guarantees in turn, and what counts is the quotient of the two medians.
@@ -6,6 +6,7 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     throughput     both sides over the same events
     transactions   what an epoch pays beside its records
     memory         the largest Python worker, by the size of the epoch
+    table          both sides into PostgreSQL, without Kafka
 
 Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
 """
@@ -17,6 +18,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -27,11 +29,12 @@ from lockgate.bench.report import Machine, Report
 from lockgate.bench.runs import Runs
 from lockgate.bench.settings import Settings
 from lockgate.bench.site import Site, Tell
+from lockgate.bench.table import measure_table, own_server, version_of
 from lockgate.bench.throughput import measure_throughput
 from lockgate.bench.transactions import measure_transactions
-from lockgate.kafka.wire import Connection
 from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
+from lockgate.spark.jars import jdbc_jars
 
 _WAIT = "wait for its end: two would measure each other"
 
@@ -47,39 +50,47 @@ def measure(
     tell: Tell,
     go_on: GoOn = lambda: None,
 ) -> Report:
-    """Fill a topic, measure the parts that are asked for, and take away what was made.
+    """Measure the parts that are asked for, and take away what was made.
 
     Args:
-        home: a directory for checkpoints, the log and, without `servers`, a Kafka of its own.
+        home: a directory for input, checkpoints, the log and services of its own (Kafka only without `servers`).
         now: names the topics.
         go_on: called often; what it raises ends the measurement.
     """
-    load = os.getloadavg()[0]
-    checkpoints = home / "checkpoints"
-    busy = "a measurement is running here already"
-    with alone(home, what=busy, fix=_WAIT), _kafka(home, servers, tell) as found:
-        site = Site(settings, servers=found, name=f"{PREFIX}{now:%Y%m%d-%H%M%S}", tell=tell, go_on=go_on)
-        payments = Payments(settings)
-        runs = Runs(site, payments=f"{site.name}-payments", checkpoints=checkpoints, log=home / "bench.spark.log")
+    report = Report(settings=settings, machine=_look_at_machine())
+    payments = Payments(settings)
+    log = home / "bench.spark.log"
+    with alone(home, what="a measurement is running here already", fix=_WAIT):
         try:
-            return _measure_parts(runs, payments, load)
+            if set(settings.parts) - {"table"}:
+                with _kafka(home, servers, tell) as found:
+                    name = f"{PREFIX}{now:%Y%m%d-%H%M%S}"
+                    site = Site(settings, servers=found, name=name, tell=tell, go_on=go_on)
+                    with contextlib.closing(site):
+                        runs = Runs(site, payments=f"{name}-payments", checkpoints=home / "checkpoints", log=log)
+                        report = _measure_over_kafka(report, runs, payments)
+            if "table" in settings.parts:
+                jars = jdbc_jars(tell)  # first of all: without a network it ends here
+                with own_server(home, tell) as server:
+                    speed = measure_table(settings, payments, server, jars, home=home, tell=tell, go_on=go_on)
+                    report = replace(report, table=speed, machine=replace(report.machine, postgres=version_of(server)))
         finally:
-            site.close()
-            shutil.rmtree(checkpoints, ignore_errors=True)
+            for made in ("checkpoints", "payments"):
+                shutil.rmtree(home / made, ignore_errors=True)
+    return report
 
 
-def _measure_parts(runs: Runs, payments: Payments, load: float) -> Report:
+def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Report:
     site = runs.site
-    machine = _look_at_machine(site.connection, load)
     parts = site.settings.parts
     # One after the other, the input first: what runs at the same time is measured too.
     event_bytes = send(payments, runs.payments, site) if {"throughput", "memory"} & set(parts) else 0
     throughput = measure_throughput(runs, payments) if "throughput" in parts else None
     costs = measure_transactions(site) if "transactions" in parts else ()
     memory = measure_memory(runs) if "memory" in parts else ()
-    return Report(
-        settings=site.settings,
-        machine=machine,
+    return replace(
+        report,
+        machine=replace(report.machine, kafka=".".join(map(str, site.connection.broker_version))),
         event_bytes=event_bytes,
         throughput=throughput,
         transactions=costs,
@@ -87,7 +98,7 @@ def _measure_parts(runs: Runs, payments: Payments, load: float) -> Report:
     )
 
 
-def _look_at_machine(connection: Connection, load: float) -> Machine:
+def _look_at_machine() -> Machine:
     import psutil
     import pyspark
 
@@ -96,10 +107,9 @@ def _look_at_machine(connection: Connection, load: float) -> Machine:
     return Machine(
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=int(psutil.virtual_memory().total),
-        load_before=round(load, 2),
+        load_before=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         spark=pyspark.__version__,
-        kafka=".".join(map(str, connection.broker_version)),
         java=str(find_java().version),
     )
 

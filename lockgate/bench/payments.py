@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lockgate.bench.settings import LIMIT_CENTS, WHERE, Settings
@@ -18,6 +19,8 @@ from lockgate.kafka.topics import describe_outputs, transaction_timeout_ms
 from lockgate.kafka.transaction import Transactions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from lockgate.kafka.encode import Records
 
 _CARDS = 10_000
@@ -35,7 +38,7 @@ class Payments:
         self.count = settings.events
         self._cards = rng.integers(0, _CARDS, size=self.count)
         self._cents = rng.integers(0, 100_000, size=self.count)
-        self._partition_of = _partitions_of_cards(settings.partitions)
+        self._partitions = settings.partitions
 
     def expected_count(self, settings: Settings) -> int:
         """How many records the job must write."""
@@ -49,29 +52,47 @@ class Payments:
 
         from lockgate.kafka.encode import Records
 
-        def text(numbers: Any, width: int = 0) -> Any:
-            shown = pc.cast(pa.array(numbers), pa.string())
-            return pc.utf8_lpad(shown, width=width, padding="0") if width else shown
-
-        cards, numbers = self._cards[start:stop], np.arange(start, stop)
-        keys = pc.binary_join_element_wise("card-", text(cards, 4), "")
+        rows = self.rows(start, stop)
+        keys = rows["card"].combine_chunks()
+        id, cents, at = (rows[name].cast(pa.string()).combine_chunks() for name in ("id", "cents", "at"))
         parts = [
-            *('{"id":', text(numbers), ',"card":"', keys, '","cents":', text(self._cents[start:stop])),
-            *(',"at":', text(_BEGAN_MS + numbers), ',"shop":"shop-', text(cards * 31 % 997, 4), '"}'),
+            *('{"id":', id, ',"card":"', keys, '","cents":', cents),
+            *(',"at":', at, ',"shop":"', rows["shop"].combine_chunks(), '"}'),
         ]
         values = pc.binary_join_element_wise(*parts, "").cast(pa.binary())
-        partitions = self._partition_of[cards]
+        partitions = self._partition_of[self._cards[start:stop]]
         for partition in np.unique(partitions).tolist():
             own = pa.array(np.flatnonzero(partitions == partition))
             yield partition, Records(keys=keys.cast(pa.binary()).take(own), values=values.take(own))
 
+    def rows(self, start: int, stop: int) -> pa.Table:
+        """Some of the events as columns: id, card, cents, at, shop."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-def _partitions_of_cards(partitions: int) -> Any:
-    import numpy as np
-    from kafka.partitioner.default import murmur2
+        def name(kind: str, numbers: Any) -> Any:
+            shown = pc.utf8_lpad(pc.cast(pa.array(numbers), pa.string()), width=4, padding="0")
+            return pc.binary_join_element_wise(f"{kind}-", shown, "")
 
-    hashes = [murmur2(f"card-{card:04}".encode()) & 0x7FFFFFFF for card in range(_CARDS)]
-    return np.array(hashes, dtype=np.int64) % partitions
+        cards, numbers = self._cards[start:stop], np.arange(start, stop)
+        return pa.table(
+            {
+                "id": numbers,
+                "card": name("card", cards),
+                "cents": self._cents[start:stop].astype(np.int32),
+                "at": _BEGAN_MS + numbers,
+                "shop": name("shop", cards * 31 % 997),
+            }
+        )
+
+    @cached_property
+    def _partition_of(self) -> Any:
+        import numpy as np
+        from kafka.partitioner.default import murmur2
+
+        hashes = [murmur2(f"card-{card:04}".encode()) & 0x7FFFFFFF for card in range(_CARDS)]
+        return np.array(hashes, dtype=np.int64) % self._partitions
 
 
 def send(payments: Payments, topic: str, site: Site) -> int:

@@ -34,8 +34,10 @@ class Throughput:
     """Both sides, measured in turn."""
 
     expected_count: int
-    client: Mapping[str, Mapping[str, str]]
+    client: Mapping[str, Mapping[str, str]]  # what each side was set to
     timings: tuple[Timing, ...]
+    delivered: str = "records"
+    counted: str = "by reading them back"
 
     @property
     def holds(self) -> bool:
@@ -91,19 +93,19 @@ class Throughput:
                 told = [f"{by_repeat[repeat]:,}" for repeat in repeats]
                 rows.append([f"{side.label}{label}", *told, f"{of(side):,}"])
         told = [
-            f"{side.label}: acks=all{''.join(f' {name}={text}' for name, text in self.client[side.name].items())}"
+            f"{side.label}: {' '.join(f'{name}={text}' for name, text in self.client[side.name].items())}"
             for side in SIDES
         ]
-        lines = [*table(rows), f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
+        lines = [*align(rows), f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
         lines += told
         if self.holds:
-            return [*lines, f"every run delivered {self.expected_count:,} records, counted by reading them back"]
+            return [*lines, f"every run delivered {self.expected_count:,} {self.delivered}, counted {self.counted}"]
         wrong = [
             f"{timing.side} repeat {timing.repeat}: {timing.delivered_count:,}"
             for timing in self.timings
             if timing.delivered_count != self.expected_count
         ]
-        return [*lines, f"WRONG: {self.expected_count:,} records were expected; {'; '.join(wrong)}"]
+        return [*lines, f"WRONG: {self.expected_count:,} {self.delivered} were expected; {'; '.join(wrong)}"]
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,17 @@ class Machine:
     load_before: float  # of the last minute; what else runs makes figures small and the spread large
     python: str
     spark: str
-    kafka: str
     java: str
+    kafka: str | None = None  # where it was measured, too
+    postgres: str | None = None
 
     def line(self) -> str:
         """The machine in one line."""
+        systems = {"Spark": self.spark, "Kafka": self.kafka, "PostgreSQL": self.postgres}
+        versions = {**systems, "Python": self.python, "Java": self.java}
         return (
-            f"{self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB, load {self.load_before:.1f} before;"
-            f" Spark {self.spark}, Kafka {self.kafka}, Python {self.python}, Java {self.java}"
+            f"{self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB, load {self.load_before:.1f} before; "
+            + ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
         )
 
 
@@ -171,15 +176,16 @@ class Report:
 
     settings: Settings
     machine: Machine
-    event_bytes: int
-    throughput: Throughput | None
-    transactions: tuple[TransactionCost, ...]
-    memory: tuple[TaskMemory, ...]
+    event_bytes: int = 0
+    throughput: Throughput | None = None
+    transactions: tuple[TransactionCost, ...] = ()
+    memory: tuple[TaskMemory, ...] = ()
+    table: Throughput | None = None
 
     @property
     def holds(self) -> bool:
         """Did both sides deliver what they had to?"""
-        return self.throughput is None or self.throughput.holds
+        return all(speed.holds for speed in (self.throughput, self.table) if speed is not None)
 
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -191,6 +197,7 @@ class Report:
             "throughput": None if self.throughput is None else self.throughput.as_json(),
             "transactions": [asdict(cost) for cost in self.transactions],
             "memory": [asdict(one) for one in self.memory],
+            "table": None if self.table is None else self.table.as_json(),
             "holds": self.holds,
         }
 
@@ -212,14 +219,16 @@ class Report:
                 for one in self.transactions
             ]
             count = self.transactions[0].transactions
-            lines += ["", f"TRANSACTIONS, ms: p50 / max of {count}", *table([head, *rows])]
+            lines += ["", f"TRANSACTIONS, ms: p50 / max of {count}", *align([head, *rows])]
         if self.memory:
             rows = [
                 [f"{one.rows_per_epoch:,}", str(one.epoch_count), str(one.workers), f"{one.peak_bytes / 2**20:.0f} MiB"]
                 for one in self.memory
             ]
             head = ["rows an epoch", "epochs", "workers", "largest worker"]
-            lines += ["", "MEMORY of a task (resident, peak)", *table([head, *rows])]
+            lines += ["", "MEMORY of a task (resident, peak)", *align([head, *rows])]
+        if self.table is not None:
+            lines += ["", "TABLE: events as rows into PostgreSQL", *self.table.lines()]
         return lines
 
 
@@ -237,10 +246,10 @@ def quotient(one: int, other: int) -> float:
     return round(one / other, 3) if other else 0.0
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows in columns: the first to the left, the others to the right.
 
-    >>> table([["side", "events/s"], ["one", "7"]])
+    >>> align([["side", "events/s"], ["one", "7"]])
     ['side  events/s', 'one          7']
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

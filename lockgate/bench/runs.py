@@ -11,13 +11,14 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from lockgate.bench.counting import GoOn
 from lockgate.bench.settings import WHERE, job
-from lockgate.bench.site import Site
+from lockgate.bench.site import Site, Tell
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.ledgertopic import ledger_topic
@@ -39,27 +40,9 @@ class Runs:
         self._log = log
         self._count = 0
 
-    @contextlib.contextmanager
-    def driver(self) -> Iterator[Any]:
-        """A Spark driver of our own: a warm one of somebody else's would help the side that goes first."""
-        from pyspark import SparkContext
-
-        if SparkContext._active_spark_context is not None:
-            raise Refused(
-                "this process has a Spark driver already",
-                where=WHERE,
-                fix="stop it, or measure in a process of its own",
-            )
-        self.site.tell("starting Spark")
-        on_interrupt = signal.getsignal(signal.SIGINT)
-        spark = open_session(SessionPlan(app=WHERE, master=None, jars=connector_jars(), log_file=self._log.resolve()))
-        if threading.current_thread() is threading.main_thread():
-            # A new driver takes Ctrl-C for itself; whoever measures has decided about that already.
-            signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield spark
-        finally:
-            spark.sparkContext.stop()
+    def driver(self) -> AbstractContextManager[Any]:
+        """A driver that reads and writes Kafka."""
+        return driver(connector_jars(), log=self._log, tell=self.site.tell)
 
     @contextlib.contextmanager
     def output(self) -> Iterator[tuple[str, str]]:
@@ -87,6 +70,29 @@ class Runs:
             wait=False,
         )
         return watch(started, site.go_on)
+
+
+@contextlib.contextmanager
+def driver(jars: Sequence[Path], *, log: Path, tell: Tell) -> Iterator[Any]:
+    """A Spark driver of our own: a warm one of somebody else's would help the side that goes first."""
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        raise Refused(
+            "this process has a Spark driver already",
+            where=WHERE,
+            fix="stop it, or measure in a process of its own",
+        )
+    tell("starting Spark")
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    spark = open_session(SessionPlan(app=WHERE, master=None, jars=jars, log_file=log.resolve()))
+    if threading.current_thread() is threading.main_thread():
+        # A new driver takes Ctrl-C for itself; whoever measures has decided about that already.
+        signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield spark
+    finally:
+        spark.sparkContext.stop()
 
 
 def watch(started: Run, go_on: GoOn) -> list[Progress]:

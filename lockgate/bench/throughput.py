@@ -1,52 +1,71 @@
-"""Throughput: at-least-once (Spark's own Kafka writer) against end-to-end exactly-once, in turn, in one driver.
+"""Throughput: at-least-once (Spark's own writer) against end-to-end exactly-once, in turn, in one driver.
 
-Each run has a fresh checkpoint and a fresh topic. The order is turned round with every repeat, and the first repeat
-only warms up. What came out is read back and counted: a side that loses or doubles has no speed.
+Each run has a fresh checkpoint and a fresh topic, or table. The order is turned round with every repeat, and the first
+repeat only warms up. What came out is read back and counted: a side that loses or doubles has no speed.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from lockgate.bench.payments import Payments
 from lockgate.bench.report import Throughput, Timing, median_of
 from lockgate.bench.runs import Runs
-from lockgate.bench.settings import SIDES
+from lockgate.bench.settings import SIDES, Settings
+from lockgate.bench.site import Tell
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import BATCH_BYTES
+from lockgate.runtime.progress import Progress
 
 
 def measure_throughput(runs: Runs, payments: Payments) -> Throughput:
-    """Time both sides as often as asked for."""
-    settings, timings = runs.site.settings, []
-    with runs.driver():
-        for repeat in range(settings.repeats + 1):
-            # In turn, so that neither always finds the warmer JVM.
-            for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
-                timing = _time(runs, side, repeat)
-                timings.append(timing)
-                told = "warm-up" if repeat == 0 else f"repeat {repeat} of {settings.repeats}"
-                runs.site.tell(
-                    f"{told}, {side.label}: {timing.events_per_second:,} events/s ({timing.seconds:.1f} s),"
-                    f" {timing.epoch_events_per_second:,} in the median of {timing.epoch_count} epochs"
-                )
-    clients = {side.name: settings.client(side) for side in SIDES}
-    clients[SIDES[1].name] |= {"batch.size": f"{BATCH_BYTES} (its own)"}
-    return Throughput(expected_count=payments.expected_count(settings), client=clients, timings=tuple(timings))
-
-
-def _time(runs: Runs, side: Guarantee, repeat: int) -> Timing:
+    """Time both sides over Kafka as often as asked for."""
     settings = runs.site.settings
-    with runs.output() as (name, out):
-        began = time.monotonic()
-        epochs = runs.run(side, name=name, out=out, rows_per_epoch=settings.rows_per_epoch)
-        seconds = time.monotonic() - began
-        return Timing(
-            side=side.name,
-            repeat=repeat,
-            seconds=round(seconds, 3),
-            events_per_second=round(settings.events / seconds),
-            epoch_events_per_second=median_of([round(epoch.events_per_second) for epoch in epochs] or [0]),
-            epoch_count=len(epochs),
-            delivered_count=runs.site.count(out),
-        )
+
+    def deliver(side: Guarantee) -> Delivered:
+        with runs.output() as (name, out):
+            began = time.monotonic()
+            epochs = runs.run(side, name=name, out=out, rows_per_epoch=settings.rows_per_epoch)
+            seconds = time.monotonic() - began
+            return Delivered(seconds=seconds, epochs=epochs, count=runs.site.count(out))
+
+    with runs.driver():
+        timings = time_in_turn(settings, deliver, runs.site.tell)
+    clients = {side.name: {"acks": "all", **settings.client(side)} for side in SIDES}
+    clients[SIDES[1].name] |= {"batch.size": f"{BATCH_BYTES} (its own)"}
+    return Throughput(expected_count=payments.expected_count(settings), client=clients, timings=timings)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What one run of one side did."""
+
+    seconds: float
+    epochs: list[Progress]
+    count: int  # of what came out, by somebody who did not write it
+
+
+def time_in_turn(settings: Settings, deliver: Callable[[Guarantee], Delivered], tell: Tell) -> tuple[Timing, ...]:
+    """Let the sides deliver in turn, so that neither always finds the warmer JVM."""
+    timings = []
+    for repeat in range(settings.repeats + 1):
+        for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
+            done = deliver(side)
+            timing = Timing(
+                side=side.name,
+                repeat=repeat,
+                seconds=round(done.seconds, 3),
+                events_per_second=round(settings.events / done.seconds),
+                epoch_events_per_second=median_of([round(epoch.events_per_second) for epoch in done.epochs] or [0]),
+                epoch_count=len(done.epochs),
+                delivered_count=done.count,
+            )
+            timings.append(timing)
+            told = "warm-up" if repeat == 0 else f"repeat {repeat} of {settings.repeats}"
+            tell(
+                f"{told}, {side.label}: {timing.events_per_second:,} events/s ({timing.seconds:.1f} s),"
+                f" {timing.epoch_events_per_second:,} in the median of {timing.epoch_count} epochs"
+            )
+    return tuple(timings)

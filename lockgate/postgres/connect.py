@@ -1,7 +1,8 @@
 """The one door to PostgreSQL: addresses, connections that wait for a server, and what its errors mean here.
 
     what PostgreSQL says                                what follows
-    not there, starting, going away, connection lost    Lost: wait for it, two minutes at most; nothing is visible
+    not there, starting, going away, connection lost    Lost: wait for it, two minutes at most; nothing is visible.
+                                                        Away: it did not come in that time
     wrong password, no such database, no right to       Refused, with the cure
     a value, a constraint                               Failed with PostgreSQL's own detail: to repeat cannot help
     disk full, deadlock, cancelled, staging is gone     EpochFailed: nothing is visible, the epoch is repeated
@@ -72,6 +73,10 @@ class Lost(EpochFailed):
     """The server is not there, or the connection to it is gone; what was not committed is undone."""
 
 
+class Away(Lost):
+    """The server was waited for, and did not come."""
+
+
 class StagingGone(EpochFailed):
     """A staging table is not there any more: another driver of the job has removed it."""
 
@@ -115,9 +120,11 @@ def connect(dsn: str, *, where: str, name: str, patience: timedelta | None = Non
             if connection is not None:
                 connection.close()
             failure = failure_of(error, where=where)
-        now = time.monotonic()
-        if not isinstance(failure, Lost) or now - began >= limit:
+        if not isinstance(failure, Lost):
             raise failure
+        now = time.monotonic()
+        if now - began >= limit:
+            raise Away(f"{failure.what}; waited for it {now - began:.0f} s", where=where, fix=failure.fix)
         if now >= word_due:
             log.warning("waiting for PostgreSQL since %.0f s (%s): %s", now - began, server, failure.what)
             word_due = now + _WORD_EVERY_SECONDS

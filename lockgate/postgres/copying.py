@@ -1,51 +1,51 @@
 """A task's side of an epoch: Arrow batches into a staging table by COPY; its result is its vote.
 
-Runs in Spark's Python workers. Every attempt of a task writes under a fresh id, in a transaction of its own, so
-attempts cannot mix: only the ids that reach the driver as votes are ever moved on. What others left is removed.
+Runs in Spark's Python workers. Every attempt of a task makes a table of its own and fills it in one transaction, so
+attempts cannot mix: only tables that reach the driver as votes are ever moved on. What others left is removed.
 
 Rows travel as CSV that Arrow writes, whole batches at a time. In it PostgreSQL tells an empty field (null) from a
 quoted one (''). What Arrow has no text for that PostgreSQL reads, the JVM turns into text before: bytes as hex digits,
 nested values as JSON.
 
 A row that PostgreSQL does not take is no failure of the task but its result: to try once more cannot help, and Spark
-would do so three times.
+would do so three times. The same holds for a server that is away: it is the driver that waits for it, because what a
+worker says nobody hears.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.schema import quote
 from lockgate.errors import EpochFailed, LockgateError
 from lockgate.failures import Carried, carry, find_error
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
-from lockgate.postgres.connect import connect, told
-from lockgate.postgres.tables import NESTED, NUMBER, WRITE, Fit, TableName
+from lockgate.postgres.connect import Away, connect, told
+from lockgate.postgres.staging import Staging, make_table
+from lockgate.postgres.tables import NESTED, Fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 VOTES = "write STRING, output STRING, rows BIGINT, failure STRING"
-"""One row per task that had rows: the id it wrote them under and how many, or what PostgreSQL had against them."""
+"""One row per task that had rows: the table it wrote and how many, or what PostgreSQL had against them."""
 
+_PATIENCE = timedelta(seconds=5)
 _ROW_BITS = 40
 _JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
 
 
 @dataclass(frozen=True)
 class CopyOrder:
-    """What a task is told: where to, which columns, in the order in which they come."""
+    """What a task is told: where to, and what the rows are that come."""
 
     dsn: str
-    staging: TableName
-    table: TableName  # the one that the author knows
-    columns: tuple[str, ...]
-    has_deleted: bool  # then it comes last
+    staging: Staging
     output: str
     faults: tuple[Fault, ...]
     where: str
@@ -60,45 +60,47 @@ class CopyOrder:
         yield from self.vote(batches, task=context.partitionId())
 
     def vote(self, batches: Iterable[pa.RecordBatch], *, task: int) -> Iterator[pa.RecordBatch]:
-        """Stage rows under a fresh id; what is to be told of it."""
-        write = str(uuid4())
+        """Stage rows in a table of this attempt's own; what is to be told of it."""
         try:
-            rows = self.copy(batches, write=write, task=task)
-        except EpochFailed as error:
-            raise Carried(error) from error
+            staged = self.copy(batches, task=task)
         except LockgateError as error:
-            yield _as_batch([(write, self.output, 0, carry(error))])
+            if isinstance(error, EpochFailed) and not isinstance(error, Away):
+                raise Carried(error) from error
+            yield _as_batch([(None, self.output, 0, carry(error))])
             return
-        if rows:
-            yield _as_batch([(write, self.output, rows, None)])
+        if staged is not None:
+            yield _as_batch([(*staged, None)])
 
-    def copy(self, batches: Iterable[pa.RecordBatch], *, write: str, task: int) -> int:
-        """Put all rows down under this id, or none; how many there were."""
+    def copy(self, batches: Iterable[pa.RecordBatch], *, task: int) -> tuple[str, str, int] | None:
+        """Put all rows down in a new table, or none: its name, the output, how many; None where there are no rows."""
         from psycopg.sql import SQL, Identifier
 
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
-            return 0
+            return None
         reach(FaultPoint.RECEIVE)
-        names = (*self.columns, *([DELETED] if self.has_deleted else []), WRITE, NUMBER)
-        statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            self.staging.sql, SQL(", ").join(map(Identifier, names))
-        )
-        rows = 0
-        connection = connect(self.dsn, where=self.where, name=f"lockgate task {task}")
+        staging, rows = self.staging, 0
+        connection = connect(self.dsn, where=self.where, name=f"lockgate task {task}", patience=_PATIENCE)
         try:
-            with told(where=self.where, table=str(self.table)):
+            with told(where=self.where, table=str(staging.table)):
+                name = make_table(connection, staging)
+                statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+                    name.sql, SQL(", ").join(map(Identifier, staging.all_columns))
+                )
+                if not staging.is_logged:
+                    # What a crash of the server takes is not missed: the rows are gone then anyway.
+                    connection.execute("SET LOCAL synchronous_commit = off")
                 with connection.cursor() as cursor, cursor.copy(statement) as copy:
                     for batch in _chain(first, filled):
-                        copy.write(as_csv(batch, write=write, number=(task << _ROW_BITS) + rows))
+                        copy.write(as_csv(batch, number=(task << _ROW_BITS) + rows if staging.key else None))
                         rows += batch.num_rows
                         reach(FaultPoint.HALF)
                 connection.commit()
         finally:
             connection.close()
         reach(FaultPoint.EMIT)
-        return rows
+        return name.name, self.output, rows
 
 
 def encode(rows: DataFrame, fits: Sequence[Fit]) -> DataFrame:
@@ -126,15 +128,15 @@ def collect_votes(rows: DataFrame, order: CopyOrder) -> dict[str, int]:
     return {vote.write: vote.rows for vote in votes}
 
 
-def as_csv(batch: pa.RecordBatch, *, write: str, number: int) -> bytes:
-    """A batch as PostgreSQL's CSV, every row with the id it is written under and its running number."""
+def as_csv(batch: pa.RecordBatch, *, number: int | None) -> bytes:
+    """A batch as PostgreSQL's CSV; with a number, every row ends with a running one that begins there."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.csv as csv
 
     columns = [_utc(column) for column in batch.columns]
-    columns.append(pa.repeat(pa.scalar(write), batch.num_rows))
-    columns.append(pa.array(np.arange(number, number + batch.num_rows, dtype=np.int64)))
+    if number is not None:
+        columns.append(pa.array(np.arange(number, number + batch.num_rows, dtype=np.int64)))
     names = [str(place) for place in range(len(columns))]
     buffer = pa.BufferOutputStream()
     options = csv.WriteOptions(include_header=False, batch_size=batch.num_rows, quoting_style="needed")

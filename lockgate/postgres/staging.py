@@ -1,12 +1,20 @@
 """Staging: tables in which rows wait, where no reader looks, until they are moved into the table that they are for.
 
-A staging table has the columns of its rows, in the table's own types, so what the table would not take is found while
-tasks write and not at the commit; beside them the id of the write, a running number that keeps the order of the rows of
-a task, and whether the row deletes its key. A registry names the staging tables of every job, made in the same
-transaction as they are, so that a later run finds what an earlier one left.
+Every attempt of a task writes into a table of its own, once, in one transaction. So attempts cannot mix, and a table
+has all rows of its attempt or none, and never changes again. It has the columns of its rows, in the table's own types,
+so what the table would not take is found while tasks write and not at the commit. A registry names all such tables, so
+that a later run finds what an earlier one left.
 
-A task that was stopped may hold a lock on such a table for ever. Whoever clears up waits for a moment only, and removes
-the rows, which needs no such lock, where the table itself cannot be had.
+A table is made in a transaction of its own, before rows come. An unlogged one must not be made by a transaction that is
+undone when its task dies: if PostgreSQL crashes before that is in its log, it finds the file where it wants to make one
+and does not start any more ("could not create file ...: File exists", seen with PostgreSQL 18.4).
+
+Nothing else is in them, because what is beside the rows of an append costs as much as they do. With a key there are two
+more: a running number, which says which row of a key is the last one, and whether the row deletes its key.
+
+    made, then filled  by a task; its vote names the table
+    moved              by the driver, with the ledger, in one transaction
+    dropped            afterwards, or by the next claim, where it was not voted for or not decided
 """
 
 from __future__ import annotations
@@ -21,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import EpochFailed, InvariantBroken
 from lockgate.postgres.connect import STAGING_PREFIX
-from lockgate.postgres.tables import NUMBER, WRITE, Fit, Table, TableName
+from lockgate.postgres.tables import NUMBER, Fit, Table, TableName
 
 if TYPE_CHECKING:
-    from psycopg.sql import Composed
+    from psycopg.sql import Composable, Composed
 
     from lockgate.postgres.connect import Connection
 
@@ -34,31 +42,43 @@ _SHORTLY_MS = 500
 
 @dataclass(frozen=True)
 class Staging:
-    """A staging table and what it is for."""
+    """What the staging tables of an output are like, for as long as a driver has it open."""
 
-    name: TableName
+    schema: str
+    job: str | None  # None: for one write only, without a ledger
+    prefix: str  # of their names, this driver's own
     table: TableName
     columns: tuple[str, ...]
+    types: tuple[str, ...]
     key: tuple[str, ...]
     has_deleted: bool
+    is_logged: bool  # does it outlive a crash of the server?
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The columns of a staging table, in their order."""
+        return (*self.columns, *([DELETED] if self.has_deleted else []), *([NUMBER] if self.key else []))
 
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows of one output that wait: the ids they were written under, with their counts."""
+    """Rows of one output that wait: the staging tables that won, with their counts, in the order of their tasks."""
 
-    staging: Staging
+    schema: str
+    table: TableName
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    has_deleted: bool
     writes: Mapping[str, int]
 
     def as_facts(self) -> dict[str, Any]:
         """As plain data, complete: it is published as it was staged, whatever the job looks like by then."""
-        staging = self.staging
         return {
-            "staging": [staging.name.schema, staging.name.name],
-            "table": [staging.table.schema, staging.table.name],
-            "columns": list(staging.columns),
-            "key": list(staging.key),
-            "deleted": staging.has_deleted,
+            "schema": self.schema,
+            "table": [self.table.schema, self.table.name],
+            "columns": list(self.columns),
+            "key": list(self.key),
+            "deleted": self.has_deleted,
             "writes": dict(self.writes),
         }
 
@@ -67,19 +87,43 @@ def staged_rows_of(facts: Any, where: str) -> StagedRows:
     """What `as_facts` wrote."""
     try:
         return StagedRows(
-            staging=Staging(
-                name=TableName(*facts["staging"]),
-                table=TableName(*facts["table"]),
-                columns=tuple(facts["columns"]),
-                key=tuple(facts["key"]),
-                has_deleted=bool(facts["deleted"]),
-            ),
+            schema=str(facts["schema"]),
+            table=TableName(*facts["table"]),
+            columns=tuple(facts["columns"]),
+            key=tuple(facts["key"]),
+            has_deleted=bool(facts["deleted"]),
             writes={str(write): int(rows) for write, rows in facts["writes"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvariantBroken(
             f"this names nothing that was staged: {str(facts)[:200]}", where=where, fix="report this"
         ) from None
+
+
+def staging_of(
+    *,
+    schema: str,
+    job: str | None,
+    table: Table,
+    fits: Sequence[Fit],
+    key: Sequence[str],
+    has_deleted: bool,
+    is_logged: bool,
+) -> Staging:
+    """Staging for these columns, under names that nobody else uses."""
+    digest = hashlib.sha256(f"{job}\n{table.name.schema}\n{table.name.name}".encode()).hexdigest()[:12]
+    wanted = {one.lower() for one in key}
+    return Staging(
+        schema=schema,
+        job=job,
+        prefix=f"{STAGING_PREFIX}{digest}_{secrets.token_hex(6)}",
+        table=table.name,
+        columns=tuple(one.column.name for one in fits),
+        types=tuple(one.column.declaration for one in fits),
+        key=tuple(one.column.name for one in fits if one.row.name.lower() in wanted),
+        has_deleted=has_deleted,
+        is_logged=is_logged,
+    )
 
 
 def make_registry(connection: Connection, schema: str) -> None:
@@ -91,112 +135,82 @@ def make_registry(connection: Connection, schema: str) -> None:
     )
 
 
-def make_staging(
-    connection: Connection,
-    *,
-    schema: str,
-    job: str | None,
-    table: Table,
-    fits: Sequence[Fit],
-    key: Sequence[str],
-    has_deleted: bool,
-    is_logged: bool,
-) -> Staging:
-    """A new staging table for these columns, named by the job or, where it serves one write only, by nobody."""
-    from psycopg.sql import SQL, Identifier
+def make_table(connection: Connection, staging: Staging) -> TableName:
+    """A new staging table; the caller is in no transaction, and this is one by itself."""
+    from psycopg.sql import SQL, Identifier, Literal
 
-    digest = hashlib.sha256(f"{job}\n{table.name.schema}\n{table.name.name}".encode()).hexdigest()[:12]
-    name = TableName(schema=schema, name=f"{STAGING_PREFIX}{digest}_{secrets.token_hex(6)}")
-    wanted = {one.lower() for one in key}
-    staging = Staging(
-        name=name,
-        table=table.name,
-        columns=tuple(one.column.name for one in fits),
-        key=tuple(one.column.name for one in fits if one.row.name.lower() in wanted),
-        has_deleted=has_deleted,
-    )
-    connection.execute(
-        SQL(
-            "CREATE {} TABLE {} AS SELECT {}, NULL::uuid AS {}, NULL::bigint AS {}, false AS {} FROM {} WITH NO DATA"
-        ).format(
-            SQL("" if is_logged else "UNLOGGED"),
-            name.sql,
-            _names(staging.columns),
-            *map(Identifier, (WRITE, NUMBER, DELETED)),
-            table.name.sql,
-        )
-    )
+    name = TableName(schema=staging.schema, name=f"{staging.prefix}_{secrets.token_hex(6)}")
     # A key that is null would be inserted anew with every epoch: a unique index takes two nulls for different.
-    set_not_null = [SQL("ALTER COLUMN {} SET NOT NULL").format(Identifier(column)) for column in staging.key]
-    set_default = SQL("ALTER COLUMN {} SET DEFAULT false").format(Identifier(DELETED))
-    connection.execute(SQL("ALTER TABLE {} {}").format(name.sql, SQL(", ").join([*set_not_null, set_default])))
-    connection.execute(SQL("INSERT INTO {} VALUES (%s, %s)").format(_registry(schema).sql), [job, name.name])
-    return staging
+    columns = [
+        SQL("{} {} {}").format(Identifier(column), SQL(type_), SQL("NOT NULL" if column in staging.key else ""))
+        for column, type_ in zip(staging.columns, staging.types, strict=True)
+    ]
+    columns += [SQL("{} boolean").format(Identifier(DELETED))] if staging.has_deleted else []
+    columns += [SQL("{} bigint").format(Identifier(NUMBER))] if staging.key else []
+    kind = SQL("" if staging.is_logged else "UNLOGGED")
+    registry, job = _registry(staging.schema).sql, Literal(staging.job)
+    parts = [
+        SQL("SET LOCAL synchronous_commit = off"),  # the rows' own commit makes it durable
+        SQL("INSERT INTO {} VALUES ({}, {})").format(registry, job, Literal(name.name)),
+        SQL("CREATE {} TABLE {} ({})").format(kind, name.sql, SQL(", ").join(columns)),
+    ]
+    # In one message, and the table last: nothing can come between it and the end of the transaction.
+    connection.autocommit = True
+    connection.execute(SQL("; ").join(parts))
+    connection.autocommit = False
+    return name
 
 
 def move(connection: Connection, staged: StagedRows, *, where: str) -> None:
     """Move exactly these writes into their table, within the caller's transaction."""
-    # One statement, so that what is moved and what is counted is seen at the same moment.
-    counted: dict[str, int] = dict(
-        connection.execute(_moving(staged.staging), {"writes": list(staged.writes)}).fetchall()
-    )
+    from psycopg.sql import SQL
+
+    if staged.key:
+        counted = _count(connection, staged)
+        connection.execute(_upserting(staged))
+    else:
+        # One after the other and from the first page on, so that rows are added in the order in which they came.
+        connection.execute("SET LOCAL synchronize_seqscans = off")
+        columns = _names(staged.columns)
+        adding = SQL("INSERT INTO {} ({}) SELECT {} FROM {}")
+        counted = {
+            write: connection.execute(adding.format(staged.table.sql, columns, columns, name.sql)).rowcount
+            for write, name in _tables(staged)
+        }
+        if counted != staged.writes:
+            counted = _count(connection, staged)  # a trigger of the table may have put rows elsewhere
     if counted != staged.writes:
         missing = sum(staged.writes.values()) - sum(counted.values())
         raise EpochFailed(
-            f"{missing} of {sum(staged.writes.values())} staged rows for table {staged.staging.table} are not there",
+            f"{missing} of {sum(staged.writes.values())} staged rows for table {staged.table} are not there",
             where=where,
             fix="the server was restarted after a crash, or another driver has removed them; the epoch is repeated",
         )
 
 
-def clear(connection: Connection, staging: TableName) -> None:
-    """Remove all rows of a staging table, whoever may still write to it."""
+def _count(connection: Connection, staged: StagedRows) -> dict[str, int]:
+    """How many rows each write has."""
     from psycopg.sql import SQL
 
-    with _shortly(connection) as has:
-        connection.execute(SQL("TRUNCATE {}").format(staging.sql))
-    if not has.lock:
-        connection.execute(SQL("DELETE FROM {}").format(staging.sql))
+    return {
+        write: int((connection.execute(SQL("SELECT count(*) FROM {}").format(name.sql)).fetchone() or (0,))[0])
+        for write, name in _tables(staged)
+    }
 
 
-def forget(connection: Connection, staging: TableName, writes: Collection[str]) -> None:
-    """Remove the rows of these writes."""
-    from psycopg.sql import SQL, Identifier
-
-    statement = SQL("DELETE FROM {} WHERE {} = ANY(%s::uuid[])").format(staging.sql, Identifier(WRITE))
-    connection.execute(statement, [list(writes)])
-
-
-def drop_empty(connection: Connection, staging: TableName) -> None:
-    """Remove a staging table in which nothing waits and to which nobody writes."""
+def drop(connection: Connection, tables: Collection[TableName]) -> None:
+    """Remove staging tables, or at least their rows where somebody who was stopped holds the table itself."""
     from psycopg.sql import SQL
 
-    assert staging.schema is not None
-    with _shortly(connection):
-        if exists(connection, staging):
-            # Locked before it is looked at: what a task commits in between would go with the table.
-            connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(staging.sql))
-            if connection.execute(SQL("SELECT 1 FROM {} LIMIT 1").format(staging.sql)).fetchone() is not None:
-                return
-            connection.execute(SQL("DROP TABLE {}").format(staging.sql))
-        statement = SQL("DELETE FROM {} WHERE name = %s").format(_registry(staging.schema).sql)
-        connection.execute(statement, [staging.name])
-
-
-def exists(connection: Connection, staging: TableName) -> bool:
-    """Is the table there?"""
-    shown = staging.sql.as_string(connection)
-    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [shown]).fetchone() == (True,)
-
-
-def waiting_writes(connection: Connection, staging: TableName) -> list[str]:
-    """The ids under which rows wait in a staging table."""
-    from psycopg.sql import SQL, Identifier
-
-    if not exists(connection, staging):
-        return []
-    statement = SQL("SELECT DISTINCT {}::text FROM {} ORDER BY 1").format(Identifier(WRITE), staging.sql)
-    return [write for (write,) in connection.execute(statement).fetchall()]
+    connection.execute("SET LOCAL synchronous_commit = off")  # what comes back by a crash is dropped the next time
+    for table in tables:
+        assert table.schema is not None
+        with _shortly(connection) as has:
+            connection.execute(SQL("DROP TABLE IF EXISTS {}").format(table.sql))
+            statement = SQL("DELETE FROM {} WHERE name = %s").format(_registry(table.schema).sql)
+            connection.execute(statement, [table.name])
+        if not has.lock:
+            connection.execute(SQL("DELETE FROM {}").format(table.sql))
 
 
 def registered(connection: Connection, schema: str, job: str | None) -> list[TableName]:
@@ -208,31 +222,30 @@ def registered(connection: Connection, schema: str, job: str | None) -> list[Tab
     return [TableName(schema=schema, name=name) for (name,) in rows]
 
 
-def _moving(staging: Staging) -> Composed:
+def _upserting(staged: StagedRows) -> Composed:
+    """One statement for all writes: the last row of a key may be in any of them."""
     from psycopg.sql import SQL, Identifier
 
-    columns, table = _names(staging.columns), staging.table.sql
-    write, number, deleted = map(Identifier, (WRITE, NUMBER, DELETED))
-    rows = SQL("FROM {} WHERE {} = ANY(%(writes)s::uuid[])").format(staging.name.sql, write)
-    counts = SQL("SELECT {}::text, count(*) {} GROUP BY 1").format(write, rows)
-    if not staging.key:
-        put = SQL("INSERT INTO {} ({}) SELECT {} {} ORDER BY {}").format(table, columns, columns, rows, number)
-        return SQL("WITH put AS ({}) {}").format(put, counts)
-    key = _names(staging.key)
-    last = SQL("SELECT DISTINCT ON ({}) {}, {} {} ORDER BY {}, {} DESC").format(
+    columns, table, key = _names(staged.columns), staged.table.sql, _names(staged.key)
+    number, deleted = Identifier(NUMBER), Identifier(DELETED)
+    is_deleted: Composable = deleted if staged.has_deleted else SQL("false")
+    one = SQL("SELECT {}, {} AS {}, {} FROM {}")
+    rows = SQL(" UNION ALL ").join(
+        one.format(columns, is_deleted, deleted, number, name.sql) for _, name in _tables(staged)
+    )
+    last = SQL("SELECT DISTINCT ON ({}) {}, {} FROM ({}) AS rows ORDER BY {}, {} DESC").format(
         key, columns, deleted, rows, key, number
     )
-    others = [Identifier(column) for column in staging.columns if column not in staging.key]
+    others = [Identifier(column) for column in staged.columns if column not in staged.key]
     setting = SQL(", ").join(SQL("{} = EXCLUDED.{}").format(column, column) for column in others)
     put = SQL("INSERT INTO {} ({}) SELECT {} FROM last WHERE NOT {} ON CONFLICT ({}) DO {}").format(
         table, columns, columns, deleted, key, SQL("UPDATE SET {}").format(setting) if others else SQL("NOTHING")
     )
-    parts = [SQL("last AS ({})").format(last), SQL("put AS ({})").format(put)]
-    if staging.has_deleted:
-        same = SQL(" AND ").join(SQL("there.{} = last.{}").format(name, name) for name in map(Identifier, staging.key))
-        gone = SQL("DELETE FROM {} AS there USING last WHERE last.{} AND {}").format(table, deleted, same)
-        parts.append(SQL("gone AS ({})").format(gone))
-    return SQL("WITH {} {}").format(SQL(", ").join(parts), counts)
+    if not staged.has_deleted:
+        return SQL("WITH last AS ({}) {}").format(last, put)
+    same = SQL(" AND ").join(SQL("there.{} = last.{}").format(name, name) for name in map(Identifier, staged.key))
+    gone = SQL("DELETE FROM {} AS there USING last WHERE last.{} AND {}").format(table, deleted, same)
+    return SQL("WITH last AS ({}), gone AS ({}) {}").format(last, gone, put)
 
 
 @dataclass
@@ -253,6 +266,10 @@ def _shortly(connection: Connection) -> Iterator[_Turn]:
             connection.execute("SET LOCAL lock_timeout = 0")
     except LockNotAvailable:
         turn.lock = False
+
+
+def _tables(staged: StagedRows) -> list[tuple[str, TableName]]:
+    return [(write, TableName(schema=staged.schema, name=write)) for write in staged.writes]
 
 
 def _names(columns: Sequence[str]) -> Composed:

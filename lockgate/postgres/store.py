@@ -1,8 +1,8 @@
 """A PostgreSQL database as a resource: rows are staged by COPY, and one transaction moves them and the ledger.
 
-    lockgate_ledger                   one row per job: its name and what is committed, as JSON
-    lockgate_staging                  the registry of staging tables
-    lockgate_staging_<digest>_<hex>   rows that wait, one table per output and open
+    lockgate_ledger                         one row per job: its name and what is committed, as JSON
+    lockgate_staging                        the registry of staging tables
+    lockgate_staging_<digest>_<hex>_<hex>   rows that wait, one table per attempt of a task
 
 All of them lie in the first schema of the connection's search path. Publishing is one transaction: replace the ledger's
 row where it says what was seen before, then move the writes that won, and no others, and count them. So an epoch comes
@@ -19,33 +19,27 @@ import logging
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.commit.resource import Moved, Opening, Resource
-from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import EpochFailed, InvariantBroken, LockgateError, Refused
 from lockgate.faultpoints import armed
 from lockgate.postgres import connect as door
-from lockgate.postgres.connect import Lost, StagingGone, connect, failure_of, server_of, told
+from lockgate.postgres.connect import Lost, connect, failure_of, server_of, told
 from lockgate.postgres.copying import CopyOrder, collect_votes, encode
 from lockgate.postgres.staging import (
     StagedRows,
     Staging,
-    clear,
-    drop_empty,
-    exists,
-    forget,
+    drop,
     make_registry,
-    make_staging,
     move,
     registered,
     staged_rows_of,
-    waiting_writes,
+    staging_of,
 )
 from lockgate.postgres.tables import (
     Fit,
@@ -67,6 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER = "lockgate_ledger"
+_DROPS = 200  # tables in a transaction: the server has room for some thousand locks
 _LOCK = 7_022_837_521_306  # any number that nobody else locks by: "one at a time makes our tables"
 
 T = TypeVar("T")
@@ -122,11 +117,9 @@ class PostgresResource(Resource):
         return self._transact(self._read)
 
     def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
-        staged = []
-        for output, frame in rows.items():
-            writes = self._stage(output, frame)
-            if writes:
-                staged.append(StagedRows(staging=self._prepared[output].staging, writes=writes))
+        staged = [one for output, frame in rows.items() if (one := self._stage(output, frame)).writes]
+        if not self._opening.is_deciding:
+            self._transact(partial(self._rehearse, staged))
         facts = [one.as_facts() for one in staged]
         name = json.dumps({"stage": secrets.token_hex(8), "epoch": epoch, "rows": facts})
         self._waiting[name] = {write for one in staged for write in one.writes}
@@ -139,9 +132,7 @@ class PostgresResource(Resource):
             # A driver that was stopped here is ended by the server after IDLE_LIMIT; one waits longer than that.
             connection.execute(f"SET LOCAL lock_timeout = {int(door.PATIENCE.total_seconds() * 1000)}")
             self._replace(connection, entry, after)
-            for one in waiting:
-                with told(where=self.where, table=str(one.staging.table)):
-                    move(connection, one, where=self.where)
+            self._move(connection, waiting)
 
         self._transact(decide, is_decision=True)
         if staged is not None:
@@ -149,51 +140,23 @@ class PostgresResource(Resource):
             self._clear_away(waiting)
 
     def leftovers(self) -> Collection[str]:
-        in_use = self._in_use()
-        found = []
-        for staging in self._transact(lambda connection: registered(connection, self._schema, self._job)):
-            writes = self._transact(partial(waiting_writes, staging=staging))
-            found += [f"{staging.name}/{write}" for write in writes]
-            if staging not in in_use:
-                found.append(staging.name)
-        return found
+        return [table.name for table in self._transact(partial(registered, schema=self._schema, job=self._job))]
 
     def remove(self, leftovers: Collection[str]) -> None:
-        writes: dict[str, set[str]] = {}
-        for name in leftovers:
-            table, _, write = name.partition("/")
-            writes.setdefault(table, set()).update({write} if write else ())
-        for table, gone in writes.items():
-            staging = TableName(schema=self._schema, name=table)
-            try:
-                self._transact(partial(forget, staging=staging, writes=gone))
-            except StagingGone:
-                log.info("job %s: %s is gone already", self._job, staging)
-            if staging not in self._in_use():
-                self._transact(partial(drop_empty, staging=staging))
-        every = set().union(*writes.values())
-        self._waiting = {name: own for name, own in self._waiting.items() if not own & every}
+        self._drop(list(leftovers))
+        self._waiting = {name: own for name, own in self._waiting.items() if not own & set(leftovers)}
 
     def close(self) -> None:
-        if self._connection is not None:
-            with suppress(LockgateError), told(where=self.where):
-                for staging in self._in_use():  # a clean end leaves nothing behind but what still waits
-                    drop_empty(self._connection, staging)
         self._disconnect()
         for place in [place for place, one in _opened.items() if one is self]:
             del _opened[place]
 
-    def _in_use(self) -> list[TableName]:
-        return [prepared.staging.name for prepared in self._prepared.values()]
-
-    def _stage(self, output: str, frame: DataFrame) -> dict[str, int]:
+    def _stage(self, output: str, frame: DataFrame) -> StagedRows:
         frame = self._opening.sinks[output].prepare(frame)
         columns = row_columns(frame)
         where = f"output {output!r}, {self.where}"
         prepared = self._prepared.get(output)
-        # Who claimed the job in between may have dropped our empty table, and have gone again.
-        is_there = prepared is not None and self._transact(partial(exists, staging=prepared.staging.name))
-        if prepared is None or prepared.rows != columns or not is_there:
+        if prepared is None or prepared.rows != columns:
             target = self._targets[output]
             prepared = self._transact(
                 lambda connection: _prepare(
@@ -207,7 +170,21 @@ class PostgresResource(Resource):
                 )
             )
             self._prepared[output] = prepared
+        else:
+            # A server that is away is waited for here, where it is told.
+            self._transact(lambda connection: connection.execute("SELECT 1"))
         return _copy(frame, prepared, dsn=self._dsn, output=output, where=where)
+
+    def _rehearse(self, staged: Sequence[StagedRows], connection: Connection) -> None:
+        """Move the rows and undo it: a row that the table does not take has to stop the epoch before it is decided."""
+        with connection.transaction(force_rollback=True):
+            self._move(connection, staged)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # those that are looked at only at the end, too
+
+    def _move(self, connection: Connection, staged: Sequence[StagedRows]) -> None:
+        for one in staged:
+            with told(where=self.where, table=str(one.table)):
+                move(connection, one, where=self.where)
 
     def _staged(self, name: str) -> tuple[StagedRows, ...]:
         try:
@@ -272,17 +249,20 @@ class PostgresResource(Resource):
         _opened[place] = self
 
     def _clear_away(self, published: Collection[StagedRows]) -> None:
-        """Empty the staging of what is out. Nothing hangs on it: what stays is never moved again, and removed later."""
-        own = self._in_use()
-        for one in published:
-            staging = one.staging.name
-            try:
-                if self._waiting or staging not in own:
-                    self._transact(partial(forget, staging=staging, writes=one.writes.keys()))
-                else:
-                    self._transact(partial(clear, staging=staging))
-            except LockgateError as error:
-                log.warning("job %s: %s is emptied later: %s", self._job, staging, error.what)
+        """Drop what is out, and what attempts that lost have left. Nothing hangs on it: what stays is removed later."""
+        out = {write for one in published for write in one.writes}
+        waiting = set().union(*self._waiting.values())
+        own = tuple(f"{prepared.staging.prefix}_" for prepared in self._prepared.values())
+        try:
+            there = [name for name in self.leftovers() if name in out or name.startswith(own)]
+            self._drop([name for name in there if name not in waiting])
+        except LockgateError as error:
+            log.warning("job %s: staging is cleared later: %s", self._job, error.what)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        for start in range(0, len(names), _DROPS):
+            tables = [TableName(schema=self._schema, name=name) for name in names[start : start + _DROPS]]
+            self._transact(partial(drop, tables=tables))
 
     def _transact(self, work: Callable[[Connection], T], *, is_decision: bool = False) -> T:
         """Carry out a transaction; repeats it where the connection is lost before its end was asked for."""
@@ -321,7 +301,7 @@ class PostgresResource(Resource):
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = connect(self._dsn, where=self.where, name=f"lockgate {self._job}")
+            self._connection = connect(self._dsn, where=self.where, name=driver_name(self._job))
         return self._connection
 
     def _disconnect(self) -> None:
@@ -340,6 +320,11 @@ class PostgresResource(Resource):
 
 
 _opened: weakref.WeakValueDictionary[Any, PostgresResource] = weakref.WeakValueDictionary()
+
+
+def driver_name(job: str) -> str:
+    """How the connection of a job's driver is called, as far as PostgreSQL keeps it."""
+    return f"lockgate {job}"[:63]
 
 
 def make_tables(connection: Connection, where: str) -> str:
@@ -377,26 +362,27 @@ def write_plainly(frame: DataFrame, target: Target, dsn: str, *, where: str) -> 
             prepared = _prepare(
                 connection, target, row_columns(frame), schema=schema, job=None, is_logged=False, where=where
             )
-            connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [prepared.staging.name.name])
+            prefix = prepared.staging.prefix
+            connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [prefix])
             connection.commit()
-            writes = _copy(frame, prepared, dsn=dsn, output=str(target.table), where=where)
-            if writes:
-                move(connection, StagedRows(staging=prepared.staging, writes=writes), where=where)
-            clear(connection, prepared.staging.name)
-            drop_empty(connection, prepared.staging.name)
-            connection.commit()
+            staged = _copy(frame, prepared, dsn=dsn, output=str(target.table), where=where)
+            if staged.writes:
+                move(connection, staged, where=where)
+                connection.commit()  # before the next one, which may be lost by a crash
+            for table in registered(connection, schema, None):
+                if table.name.startswith(f"{prefix}_"):
+                    drop(connection, [table])
+                    connection.commit()
     finally:
         connection.close()
 
 
 def _drop_orphans(connection: Connection, schema: str) -> None:
-    """Drop the staging of plain writes that died: nobody holds the lock of its name any more."""
-    for staging in registered(connection, schema, None):
+    """Drop the staging of plain writes that died: nobody holds the lock of its prefix any more."""
+    for table in registered(connection, schema, None):
         statement = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-        if connection.execute(statement, [staging.name]).fetchone() == (True,):
-            if exists(connection, staging):
-                clear(connection, staging)
-            drop_empty(connection, staging)
+        if connection.execute(statement, [table.name.rpartition("_")[0]]).fetchone() == (True,):
+            drop(connection, [table])
         connection.commit()
 
 
@@ -433,7 +419,7 @@ def _prepare(
     is_logged: bool,
     where: str,
 ) -> _Prepared:
-    """Make staging for these rows, and the table itself where it is missing and asked for."""
+    """Look at the table that these rows are for, and make it where it is missing and that is asked for."""
     table, fits = look_up(connection, target, rows, where=where)
     if table is None:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
@@ -441,8 +427,7 @@ def _prepare(
             connection.execute(create_statement(target.table, rows, target.key, where))
         table, fits = look_up(connection, target, rows, where=where)
         assert table is not None
-    staging = make_staging(
-        connection,
+    staging = staging_of(
         schema=schema,
         job=job,
         table=table,
@@ -454,19 +439,17 @@ def _prepare(
     return _Prepared(rows=rows, fits=fits, staging=staging)
 
 
-def _copy(frame: DataFrame, prepared: _Prepared, *, dsn: str, output: str, where: str) -> dict[str, int]:
+def _copy(frame: DataFrame, prepared: _Prepared, *, dsn: str, output: str, where: str) -> StagedRows:
     staging = prepared.staging
-    order = CopyOrder(
-        dsn=dsn,
-        staging=staging.name,
+    order = CopyOrder(dsn=dsn, staging=staging, output=output, faults=armed(), where=where)
+    return StagedRows(
+        schema=staging.schema,
         table=staging.table,
         columns=staging.columns,
-        has_deleted=DELETED in frame.columns,
-        output=output,
-        faults=armed(),
-        where=where,
+        key=staging.key,
+        has_deleted=staging.has_deleted,
+        writes=collect_votes(encode(frame, prepared.fits), order),
     )
-    return collect_votes(encode(frame, prepared.fits), order)
 
 
 def _shown(entry: Entry | None) -> str:

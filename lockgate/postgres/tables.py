@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from lockgate.postgres.connect import Connection
 
-WRITE, NUMBER = "__write", "__number"
-"""Columns of staging beside those of the table and DELETED."""
+NUMBER = "__number"
+"""A column of staging beside those of the table, where there is a key: which row came first."""
 
 NESTED = ("array", "map", "struct", "variant")
 _MADE = {
@@ -130,6 +130,12 @@ class TableColumn:
     digits: tuple[int, int] | None = None  # of a numeric that is limited: before and behind the dot
     is_required: bool = False  # not null, and nothing fills it by itself
     is_generated: bool = False  # and cannot be written
+    collation: str | None = None  # where it is not the usual one of its type
+
+    @property
+    def declaration(self) -> str:
+        """The type and the collation, as a column is declared with them."""
+        return self.type if self.collation is None else f"{self.type} COLLATE {self.collation}"
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,9 @@ def find_table(connection: Connection, name: TableName, *, rights: Sequence[str]
         "SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typtype::text, b.typcategory::text,"
         " CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END,"
         " a.attnotnull OR t.typnotnull, a.atthasdef OR t.typdefault IS NOT NULL, a.attidentity::text,"
-        " a.attgenerated::text, a.attnum"
+        " a.attgenerated::text, a.attnum,"
+        " (SELECT quote_ident(s.nspname) || '.' || quote_ident(l.collname) FROM pg_collation l"
+        " JOIN pg_namespace s ON s.oid = l.collnamespace WHERE l.oid = a.attcollation AND l.oid <> t.typcollation)"
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
         " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
         " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -334,7 +342,7 @@ def _found(name: str, rows: Sequence[RowColumn]) -> str:
 
 
 def _column(facts: Sequence[Any]) -> TableColumn:
-    name, shown, base, kind, category, modifier, is_not_null, has_default, identity, generated, _ = facts
+    name, shown, base, kind, category, modifier, is_not_null, has_default, identity, generated, _, collation = facts
     digits = None
     if base == "numeric" and modifier >= 4:
         precision = (modifier - 4) >> 16 & 0xFFFF
@@ -348,6 +356,7 @@ def _column(facts: Sequence[Any]) -> TableColumn:
         digits=digits,
         is_required=is_not_null and not has_default and not identity,
         is_generated=bool(generated) or identity == "a",
+        collation=collation,
     )
 
 

@@ -111,6 +111,10 @@ class Postgres:
         # SIGINT is PostgreSQL's orderly stop; at SIGTERM it would wait for every client to leave.
         return self.daemon.stop(signal.SIGINT, limit=STOP_LIMIT)
 
+    def kill(self) -> None:
+        """Kill the server and all its children with -9, as a crash would; `start` brings it back with its data."""
+        self.daemon.kill_with_children(STOP_LIMIT)
+
     def _initialise(self, binaries: Path, run_as: RunAs) -> None:
         """Make an empty cluster aside and put it in place whole, so that an interrupted start leaves nothing half."""
         aside, password_file = self.directory / "data.new", self.directory / "password.new"

@@ -4,7 +4,7 @@
     with a key      the last row of a key in an epoch replaces what the table has under it
     deleted         a last row for which this SQL holds removes its key
 
-Rows are staged by COPY, by all tasks at once, and moved by one statement per output (see postgres/store.py). An output
+Rows are staged by COPY, by all tasks at once, and moved by the server itself (see postgres/store.py). An output
 that is declared end-to-end exactly-once is moved together with the job's ledger, in the same transaction as all outputs
 of the job in that database; for less than that without the ledger, and an epoch that is repeated is written again.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lockgate.commit.mending import MendableLedger
 from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.dataflow.deletes import mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
@@ -23,6 +24,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, Refused
 from lockgate.guarantees import Delivery
 from lockgate.postgres.connect import Lost, connect, server_of, told
+from lockgate.postgres.mending import PostgresLedger
 from lockgate.postgres.store import PostgresResource, Target, look_up, require_table, write_plainly
 from lockgate.postgres.tables import TableName, parse_name, row_columns
 
@@ -118,12 +120,18 @@ class PostgresSink(CommittingSink):
     def check_rows(self, rows: DataFrame, where: str) -> None:
         self._look(rows, where)
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        return "Python", "tasks stage by COPY in Python workers, in Arrow batches; PostgreSQL moves what was staged"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         write_plainly(self.prepare(rows), self._target, self.dsn, where=self._where)
 
     def open(self, opening: Opening) -> Resource:
         sinks = {name: sink for name, sink in opening.sinks.items() if isinstance(sink, PostgresSink)}
         return PostgresResource(opening, {name: sink._target for name, sink in sinks.items()}, self.dsn)
+
+    def ledger(self, job: str, where: str) -> MendableLedger:
+        return PostgresLedger(self.dsn, job, where=where)
 
     def _look(self, rows: DataFrame | None, where: str) -> None:
         """Is the table there, and do rows fit, where they are known?"""

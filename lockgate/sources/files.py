@@ -24,8 +24,8 @@ FORMATS = ("json", "csv", "parquet", "text")
 HIDDEN = ("_file", POSITION)
 # Spark would pass over a file that is a week older than the newest one it has seen, without a word.
 _FOREVER = "36500d"
-# Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one.
-_BYTES_PER_ROW = 256
+BYTES_PER_ROW = 256
+"""Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one."""
 
 
 def name_directory(path: str) -> frozenset[tuple[str, str]]:
@@ -92,7 +92,7 @@ class FileSource(Source):
         from pyspark.sql import functions as F
 
         columns = parse_ddl(self.value, reading.where)
-        limit = reading.rows_per_epoch * _BYTES_PER_ROW
+        limit = reading.rows_per_epoch * BYTES_PER_ROW
         reader = (
             spark.readStream.option("maxBytesPerTrigger", limit)
             .option("recursiveFileLookup", "true")

@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
     [
         (("--events", "0"), "ask for at least one"),
         (("--codec", "rar"), "use one of none, gzip, snappy, lz4, zstd"),
-        (("--part", "speed"), "use one of throughput, transactions, memory"),
+        (("--part", "speed"), "use one of throughput, transactions, memory, table"),
         (("--exchange", "--no-key"), "measure --job parse --keyed"),
     ],
 )
@@ -96,6 +96,28 @@ def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_p
 
     assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
     assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
+
+
+@pytest.mark.system
+def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    settings = ("--part", "table", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
+    done = subprocess.run(
+        command(*settings, "--json"), cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["holds"]
+    assert facts["machine"]["postgres"]
+    assert facts["machine"]["kafka"] is facts["throughput"] is None
+    timings = facts["table"]["timings"]
+    assert [one["delivered_count"] for one in timings] == [20_000] * 4
+    assert [one["epoch_count"] for one in timings] == [3] * 4
+    first, second = "AT_LEAST_ONCE", "END_TO_END_EXACTLY_ONCE"
+    assert [(one["side"], one["repeat"]) for one in timings] == [(first, 0), (second, 0), (second, 1), (first, 1)]
+    counted = {one["side"]: one["events_per_second"] for one in timings if one["repeat"] == 1}
+    assert facts["table"]["ratio"] == round(counted[second] / counted[first], 3)
+    left = {path.name for path in (tmp_path / ".lockgate" / "bench").iterdir()}
+    assert not left & {"checkpoints", "payments", "postgres", "services"}
 
 
 @pytest.fixture

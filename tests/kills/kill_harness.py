@@ -5,7 +5,8 @@ has died, events that keep coming until the trouble is over, and an independent 
 
     Marked     faults at the protocol's own points, each of which strikes once
     Zombies    a process is stopped at such a point, another driver takes over, then the first one wakes up
-    Random     any moment: driver, Python worker, executor or broker, by a seed
+    Random     any moment: driver, Python worker, executor, broker or PostgreSQL, by a seed
+    Crashes    PostgreSQL is killed while the job stands still at such a point, and comes back
 
 What is consumed is read from Spark's own files, what came out from Kafka: the job is asked nothing.
 """
@@ -34,6 +35,7 @@ from kill_workloads import PARTITIONS, Event, Workload, canonical, events
 
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
+from lockgate.services.postgres import Postgres
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
@@ -44,6 +46,8 @@ GIVE_UPS_MAX = 8
 _PATIENCE_SECONDS = 420.0
 """How long nothing may move before a trial is given up; the machine may be busy with other things."""
 
+
+WAITS = "waiting for PostgreSQL since"
 
 _QUIET_SECONDS = 120.0
 """How long no row may come before those that are missing are called lost."""
@@ -156,6 +160,7 @@ class Trial:
     seed: int
     cluster: SparkCluster | None = None
     stack: Stack | None = None  # for troubles that kill brokers
+    server: Postgres | None = None  # for troubles that kill PostgreSQL
     planted: str = ""  # lines for the end of the job file that break the protocol on purpose
     isolation: str = "read_committed"  # of the reader that reads meanwhile
     say: Callable[[str], None] = print
@@ -503,8 +508,7 @@ class Zombies:
                     trial.start_driver()
         elif self._asleep is not None and trial.epochs() >= self._asleep[2]:
             driver, stopped, _ = self._asleep
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+            _wake(stopped)
             self._asleep = None
             self._woken += 1
             code = driver.process.wait(timeout=_PATIENCE_SECONDS)
@@ -538,7 +542,7 @@ def _stopped(pid: int) -> set[int]:
 
 
 class Random:
-    """Kills at any moment, by a seed: driver, worker, executor, broker."""
+    """Kills at any moment, by a seed: driver, worker, executor, broker, server (PostgreSQL)."""
 
     def __init__(self, name: str, targets: dict[str, int], seed: int, *, pause: tuple[float, float]) -> None:
         self.name = name
@@ -586,6 +590,13 @@ class Random:
             if executors:
                 trial.cluster.kill_executor(index=self._rng.randrange(len(executors)))
             return bool(executors)
+        if target == "server":
+            assert trial.server is not None
+            trial.server.kill()
+            time.sleep(self._rng.uniform(0, 4))
+            trial.server.start()
+            trial.server.wait()
+            return True
         assert target == "broker"
         assert trial.stack is not None
         trial.stack.kill_broker(1)
@@ -651,3 +662,66 @@ class PausedMachine:
 
     def stops(self) -> int:
         return int(self._is_awake)
+
+
+class Crashes:
+    """PostgreSQL is killed, with all its processes, while one of the job's stands still at a point.
+
+    Where it `stays_away` it comes back when the driver has said that it waits; else before the stopped process goes on.
+    """
+
+    def __init__(
+        self, name: str, points: list[tuple[str, int]], directory: Path, *, stays_away: frozenset[str] = frozenset()
+    ) -> None:
+        self.name = name
+        directory.mkdir(parents=True, exist_ok=True)
+        self._faults = [
+            Fault(point=point, action="stop", hit=hit, mark=str(directory / f"{number}-{point}"))
+            for number, (point, hit) in enumerate(points)
+        ]
+        self._stays_away = stays_away
+        self._struck: list[Fault] = []
+
+    def environment(self) -> dict[str, str]:
+        return as_environment(self._faults)
+
+    def step(self, trial: Trial) -> None:
+        assert trial.server is not None
+        driver = trial.driver()
+        for fault in self._faults:
+            stopped = _stopped(driver.process.pid)
+            if fault in self._struck or not Path(str(fault.mark)).exists() or not stopped:
+                continue
+            trial.server.kill()
+            self._struck.append(fault)
+            trial.tell(f"{fault.point}: the server is killed at epoch {trial.epochs()}")
+            if fault.point in self._stays_away:
+                _wake(stopped)
+                self._await_word(driver)
+            trial.server.start()
+            trial.server.wait()
+            _wake(stopped)
+            trial.moved()
+
+    def _await_word(self, driver: Driver) -> None:
+        deadline = time.monotonic() + 60
+        while WAITS not in driver.output.read_text():
+            assert driver.process.poll() is None, f"the driver gave up: {driver.tail()}"
+            assert time.monotonic() < deadline, f"the driver does not say that it waits: {driver.tail()}"
+            time.sleep(0.05)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self._struck) == len(self._faults)
+
+    def kills(self) -> Counter[str]:
+        return Counter(f"{fault.point}, server" for fault in self._struck)
+
+    def stops(self) -> int:
+        return 0
+
+
+def _wake(stopped: set[int]) -> None:
+    for pid in stopped:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

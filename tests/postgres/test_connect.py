@@ -13,7 +13,7 @@ from psycopg import errors
 
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.postgres import connect as door
-from lockgate.postgres.connect import Lost, StagingGone, connect, failure_of, server_of
+from lockgate.postgres.connect import Away, Lost, StagingGone, connect, failure_of, server_of
 from lockgate.services.postgres import Postgres
 
 SOON = timedelta(seconds=0.2)
@@ -104,7 +104,7 @@ def test_a_server_that_does_not_come_is_told_after_the_patience(
     monkeypatch.setattr(door, "_WORD_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(door, "_LOOK_EVERY_SECONDS", 0.02)
     dsn = "postgresql://ada:s3cret@127.0.0.1:1/sales"
-    with caplog.at_level(logging.WARNING), pytest.raises(Lost, match="refused") as raised:
+    with caplog.at_level(logging.WARNING), pytest.raises(Away, match=r"refused.*; waited for it 0 s") as raised:
         connect(dsn, where="test", name="test", patience=SOON)
     assert "waiting for PostgreSQL" in caplog.text
     assert "s3cret" not in f"{raised.value}{caplog.text}"

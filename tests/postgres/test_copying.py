@@ -4,15 +4,16 @@ import math
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 from lockgate.errors import Failed
 from lockgate.failures import Carried, find_error
-from lockgate.postgres.connect import StagingGone
+from lockgate.postgres import copying
+from lockgate.postgres.connect import Away
 from lockgate.postgres.copying import CopyOrder, as_csv
+from lockgate.postgres.staging import Staging, make_registry, registered
 from lockgate.postgres.tables import TableName
 
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
@@ -42,38 +43,55 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 }
 
 
-def order(dsn: str, *columns: str, **others: Any) -> CopyOrder:
-    given = {"has_deleted": False, "output": "out", "faults": (), "where": "test", **others}
-    return CopyOrder(
-        dsn=dsn, staging=TableName(None, "lockgate_staging_t"), table=TableName(None, "t"), columns=columns, **given
+def order(dsn: str, schema: str = "nowhere", *, key: tuple[str, ...] = (), **columns: str) -> CopyOrder:
+    staging = Staging(
+        schema=schema,
+        job="job",
+        prefix="lockgate_staging_1",
+        table=TableName(None, "t"),
+        columns=tuple(columns),
+        types=tuple(columns.values()),
+        key=key,
+        has_deleted=bool(key),
+        is_logged=True,
     )
+    return CopyOrder(dsn=dsn, staging=staging, output="out", faults=(), where="test")
 
 
 @pytest.fixture
-def staging(database: Any) -> Any:
-    def make(**columns: str) -> None:
-        listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        own = "__write uuid, __number bigint, __deleted boolean DEFAULT false"
-        database.execute(f"CREATE TABLE lockgate_staging_t ({listed}, {own})")
-
-    return make
+def schema(database: Any) -> str:
+    """Where staging tables are made, with their registry."""
+    (found,) = database.execute("SELECT current_schema()").fetchone()
+    make_registry(database, found)
+    return str(found)
 
 
-def test_null_and_empty_differ_and_rows_are_numbered() -> None:
+def registered_tables(database: Any, schema: str) -> list[str]:
+    return [table.name for table in registered(database, schema, "job")]
+
+
+def staged_rows(database: Any, schema: str) -> int:
+    (table,) = registered_tables(database, schema)
+    return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def test_null_and_empty_differ_and_rows_are_numbered_where_that_is_asked_for() -> None:
     batch = pa.record_batch({"s": ["", None], "n": pa.array([1, None])})
-    assert as_csv(batch, write="w", number=7) == b'"",1,"w",7\n,,"w",8\n'
+    assert as_csv(batch, number=7) == b'"",1,7\n,,8\n'
+    assert as_csv(batch, number=None) == b'"",1\n,\n'
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", VALUES)
-def test_every_value_arrives_as_it_was(name: str, dsn: str, database: Any, staging: Any) -> None:
+def test_every_value_arrives_as_it_was(name: str, dsn: str, database: Any, schema: str) -> None:
     kind, arrow, values = VALUES[name]
-    staging(**{name: kind})
     if name == "clock":
         values = [3_600_000_001_000, None]
     batch = pa.record_batch({name: pa.array(values, type=arrow)})
-    assert order(dsn, name).copy([batch], write=str(uuid4()), task=0) == len(values)
-    found = [value for (value,) in database.execute(f'SELECT "{name}" FROM lockgate_staging_t ORDER BY __number')]
+    staged = order(dsn, schema, **{name: kind}).copy([batch], task=0)
+    assert staged is not None
+    assert (staged[1:], registered_tables(database, schema)) == (("out", len(values)), [staged[0]])
+    found = [value for (value,) in database.execute(f'SELECT "{name}" FROM {staged[0]} ORDER BY ctid')]
     expected = {
         "raw": [b"\x00\xff\x10", None, b""],
         "j": [{"a": [1, None, '"']}, None],
@@ -84,38 +102,42 @@ def test_every_value_arrives_as_it_was(name: str, dsn: str, database: Any, stagi
 
 
 @pytest.mark.system
-def test_not_a_number_stays_one(dsn: str, database: Any, staging: Any) -> None:
-    staging(f="double precision", g="real")
+def test_a_lone_null_is_no_empty_line(dsn: str, database: Any, schema: str) -> None:
+    staged = order(dsn, schema, s="text").copy([pa.record_batch({"s": pa.array([None, "", None])})], task=0)
+    assert staged is not None
+    assert database.execute(f"SELECT s FROM {staged[0]} ORDER BY ctid").fetchall() == [(None,), ("",), (None,)]
+
+
+@pytest.mark.system
+def test_not_a_number_stays_one(dsn: str, database: Any, schema: str) -> None:
     batch = pa.record_batch({"f": pa.array([math.nan]), "g": pa.array([math.nan], pa.float32())})
-    order(dsn, "f", "g").copy([batch], write=str(uuid4()), task=0)
-    assert all(map(math.isnan, database.execute("SELECT f, g FROM lockgate_staging_t").fetchone()))
+    staged = order(dsn, schema, f="double precision", g="real").copy([batch], task=0)
+    assert staged is not None
+    assert all(map(math.isnan, database.execute(f"SELECT f, g FROM {staged[0]}").fetchone()))
 
 
 @pytest.mark.system
-def test_running_numbers_keep_the_order_of_a_task_over_batches(dsn: str, database: Any, staging: Any) -> None:
-    staging(n="int")
-    batches = [pa.record_batch({"n": pa.array(part, pa.int32())}) for part in ([3, 1], [], [2])]
-    write = uuid4()
-    assert order(dsn, "n").copy(batches, write=str(write), task=5) == 3
-    found = database.execute(
-        "SELECT n, __number, __write, __deleted FROM lockgate_staging_t ORDER BY __number"
-    ).fetchall()
-    assert found == [(n, (5 << 40) + place, write, False) for place, n in enumerate([3, 1, 2])]
-
-
-@pytest.mark.system
-def test_the_deleted_column_comes_last(dsn: str, database: Any, staging: Any) -> None:
-    staging(n="int")
-    batch = pa.record_batch({"n": [1, 2], "__deleted": [True, False]})
-    order(dsn, "n", has_deleted=True).copy([batch], write=str(uuid4()), task=0)
-    assert database.execute("SELECT n, __deleted FROM lockgate_staging_t ORDER BY n").fetchall() == [
-        (1, True),
-        (2, False),
+def test_with_a_key_running_numbers_keep_the_order_of_a_task_over_batches(dsn: str, database: Any, schema: str) -> None:
+    batches = [
+        pa.record_batch({"n": pa.array(part, pa.int32()), "__deleted": pa.array([n == 1 for n in part], pa.bool_())})
+        for part in ([3, 1], [], [2])
     ]
+    staged = order(dsn, schema, key=("n",), n="int").copy(batches, task=5)
+    assert staged is not None
+    found = database.execute(f"SELECT n, __number, __deleted FROM {staged[0]} ORDER BY __number").fetchall()
+    assert found == [(n, (5 << 40) + place, n == 1) for place, n in enumerate([3, 1, 2])]
+
+
+@pytest.mark.system
+def test_every_attempt_has_a_table_of_its_own(dsn: str, database: Any, schema: str) -> None:
+    orders = order(dsn, schema, n="int")
+    staged = [orders.copy([pa.record_batch({"n": pa.array([1], pa.int32())})], task=0) for _ in range(2)]
+    assert sorted(one[0] for one in staged if one) == registered_tables(database, schema)
+    assert len(registered_tables(database, schema)) == 2
 
 
 def test_no_rows_need_no_server() -> None:
-    nowhere = order("postgresql://nobody@127.0.0.1:1/x", "n")
+    nowhere = order("postgresql://nobody@127.0.0.1:1/x", n="int")
     assert list(nowhere.vote([], task=0)) == []
     assert list(nowhere.vote([pa.record_batch({"n": pa.array([], pa.int32())})], task=0)) == []
 
@@ -133,11 +155,10 @@ def test_no_rows_need_no_server() -> None:
     ],
 )
 def test_a_row_that_is_not_taken_is_the_tasks_result(
-    kind: str, value: Any, said: str, dsn: str, database: Any, staging: Any
+    kind: str, value: Any, said: str, dsn: str, database: Any, schema: str
 ) -> None:
-    staging(x=kind)
     batches = [pa.record_batch({"x": pa.array(["1"])}), pa.record_batch({"x": pa.array([value], pa.string())})]
-    (told,) = order(dsn, "x").vote(batches, task=0)
+    (told,) = order(dsn, schema, x=kind).vote(batches, task=0)
     (vote,) = told.to_pylist()
     failure = find_error(vote["failure"])
     assert type(failure) is Failed
@@ -147,20 +168,20 @@ def test_a_row_that_is_not_taken_is_the_tasks_result(
     assert "x" in failure.what.replace("text", "")
     assert "s3cret-word" not in str(failure)
     assert vote["rows"] == 0
-    assert database.execute("SELECT count(*) FROM lockgate_staging_t").fetchone() == (0,), "half a task is staged"
+    assert staged_rows(database, schema) == 0, "half a task is staged"
+
+
+def test_a_server_that_is_away_is_the_tasks_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_PATIENCE", timedelta(seconds=0.1))
+    nowhere = order("postgresql://nobody@127.0.0.1:1/x", n="int")
+    (told,) = nowhere.vote([pa.record_batch({"n": [1]})], task=0)
+    (vote,) = told.to_pylist()
+    assert type(find_error(vote["failure"])) is Away, "the driver waits for it, and tells so; Spark would not"
+    assert vote["rows"] == 0
 
 
 @pytest.mark.system
-def test_staging_that_is_gone_fails_the_attempt(dsn: str) -> None:
-    with pytest.raises(Carried) as raised:
-        list(order(dsn, "n").vote([pa.record_batch({"n": [1]})], task=0))
-    assert type(find_error(str(raised.value))) is StagingGone
-
-
-@pytest.mark.system
-def test_a_connection_that_ends_in_the_middle_stages_nothing(dsn: str, database: Any, staging: Any) -> None:
-    staging(n="bigint")
-
+def test_a_connection_that_ends_in_the_middle_stages_nothing(dsn: str, database: Any, schema: str) -> None:
     def batches() -> Any:
         yield pa.record_batch({"n": pa.array(range(10))})
         database.execute(
@@ -170,5 +191,5 @@ def test_a_connection_that_ends_in_the_middle_stages_nothing(dsn: str, database:
             yield pa.record_batch({"n": pa.array(range(10_000))})
 
     with pytest.raises(Carried, match="PostgreSQL is not there"):
-        list(order(dsn, "n").vote(batches(), task=0))
-    assert database.execute("SELECT count(*) FROM lockgate_staging_t").fetchone() == (0,)
+        list(order(dsn, schema, n="bigint").vote(batches(), task=0))
+    assert staged_rows(database, schema) == 0

@@ -1,25 +1,36 @@
 """The laws of a resource, kept by a real PostgreSQL that is killed and a ledger that moves."""
 
 import json
-import signal
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import psutil
 import psycopg
 import pyarrow as pa
 import pytest
+import table_driver
 from arrow_rows import open_sinks, opening, rows_of
+from psycopg.sql import SQL
 
-from lockgate.commit.ledger import Entry
+from lockgate.commit.followers import Followers
+from lockgate.commit.ledger import Entry, new_life
+from lockgate.commit.protocol import Step
 from lockgate.commit.resource import Moved
 from lockgate.errors import EpochFailed, Failed, InvariantBroken, Refused
+from lockgate.faultpoints import Fault, as_environment
 from lockgate.postgres import connect as door
 from lockgate.postgres import store
+from lockgate.postgres.staging import make_table
 from lockgate.postgres.store import PostgresResource, write_plainly
 from lockgate.services.postgres import Postgres
 from lockgate.sinks.postgres import PostgresSink
@@ -69,8 +80,7 @@ def staged_rows(database: Any) -> int:
 
 
 def kill_and_restart(server: Postgres) -> None:
-    server.daemon.send(signal.SIGKILL)
-    assert server.daemon.wait_for_end(timedelta(seconds=10))
+    server.kill()
     server.start()
     server.wait()
 
@@ -154,7 +164,7 @@ def test_what_is_removed_cannot_be_published_and_nothing_else_is_touched(resourc
     leftovers = resource.leftovers()
     kept = resource.stage({"out": MORE}, 0)
     resource.remove(leftovers)
-    with pytest.raises(EpochFailed, match="3 of 3 staged rows"):
+    with pytest.raises(EpochFailed, match="not there any more"):
         resource.publish(removed, FIRST, after=None)
     assert (resource.read(), orders()) == (None, [])
     resource.publish(kept, FIRST, after=None)
@@ -168,18 +178,19 @@ def test_what_another_driver_stages_after_a_look_is_not_removed(dsn: str, resour
     leftovers = other.leftovers()
     kept = resource.stage({"out": MORE}, 0)
     other.remove(leftovers)
-    with pytest.raises(EpochFailed, match="3 of 3 staged rows"):
+    with pytest.raises(EpochFailed, match="not there any more"):
         resource.publish(removed, FIRST, after=None)
     resource.publish(kept, FIRST, after=None)
     other.remove(other.leftovers())
     resource.publish(resource.stage({"out": SMALL}, 1), SECOND, after=FIRST)
-    assert len(orders()) == 4, "staging that was dropped under its driver is made again"
+    assert len(orders()) == 4
     other.close()
 
 
 def test_a_later_open_publishes_what_an_earlier_one_staged_and_removes_the_rest(
-    dsn: str, resource: Any, orders: Any, database: Any
+    dsn: str, resource: Any, orders: Any, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "_DROPS", 1)  # in more than one transaction
     kept, removed = (resource.stage({"out": rows}, 0) for rows in (MORE, SMALL))
     resource.close()
     later = open_sinks(out=PostgresSink(table="orders", dsn=dsn))
@@ -195,7 +206,7 @@ def test_a_later_open_publishes_what_an_earlier_one_staged_and_removes_the_rest(
 
 
 def test_a_clean_end_leaves_only_what_still_waits(dsn: str, orders: Any, database: Any) -> None:
-    for count in (0, 1):
+    for count in (0, 1):  # tables
         resource = open_sinks(out=PostgresSink(table="orders", dsn=dsn))
         before = resource.read()
         resource.publish(resource.stage({"out": SMALL}, 0), replace(FIRST, epoch=count), after=before)
@@ -208,15 +219,14 @@ def test_a_clean_end_leaves_only_what_still_waits(dsn: str, orders: Any, databas
 def test_removing_passes_over_what_somebody_dropped(resource: Any, orders: Any, database: Any) -> None:
     name = resource.stage({"out": SMALL}, 0)
     leftovers = resource.leftovers()
-    (table,) = staging_tables(database)
+    table, _ = staging_tables(database)
     database.execute(f"DROP TABLE {table}")
     resource.remove(leftovers)
     with pytest.raises(EpochFailed, match="not there any more"):
         resource.publish(name, FIRST, after=None)
     resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
     assert orders() == [(4, "d")]
-    resource.remove(resource.leftovers())
-    assert table not in str(resource.leftovers()), "the registry forgets it too"
+    assert resource.leftovers() == [], "the registry forgets it too"
 
 
 def test_another_jobs_staging_is_left_alone(dsn: str, resource: Any, orders: Any) -> None:
@@ -229,11 +239,10 @@ def test_another_jobs_staging_is_left_alone(dsn: str, resource: Any, orders: Any
     other.close()
 
 
-def test_staging_is_emptied_when_it_is_out(resource: Any, database: Any) -> None:
+def test_staging_is_dropped_when_it_is_out(resource: Any, database: Any) -> None:
     for last, entry in [(None, FIRST), (FIRST, SECOND)]:
         resource.publish(resource.stage({"out": SMALL}, 0), entry, after=last)
-        assert staged_rows(database) == 0
-    assert len(staging_tables(database)) == 1, "one table serves all epochs"
+        assert (staging_tables(database), resource.leftovers()) == ([], [])
 
 
 # Upserts -----------------------------------------------------------------------------------------------------------
@@ -317,8 +326,8 @@ def test_one_database_under_two_addresses_is_refused(server: Postgres, dsn: str,
 
 def test_rows_that_are_missing_are_found_before_anything_is_seen(resource: Any, orders: Any, database: Any) -> None:
     name = resource.stage({"out": SMALL}, 0)
-    (table,) = staging_tables(database)
-    database.execute(f"DELETE FROM {table} WHERE id = 3")
+    for table in staging_tables(database):
+        database.execute(f"DELETE FROM {table} WHERE id = 3")
     with pytest.raises(EpochFailed, match="1 of 3 staged rows"):
         resource.publish(name, FIRST, after=None)
     assert (resource.read(), orders()) == (None, [])
@@ -326,11 +335,13 @@ def test_rows_that_are_missing_are_found_before_anything_is_seen(resource: Any, 
 
 def test_rows_of_attempts_that_lost_are_not_moved(resource: Any, orders: Any, database: Any) -> None:
     name = resource.stage({"out": SMALL}, 0)
-    (table,) = staging_tables(database)
-    database.execute(f"INSERT INTO {table} SELECT id, name, gen_random_uuid(), __number FROM {table}")
+    for table in staging_tables(database):
+        lost = f"{table.rpartition('_')[0]}_lost{table[-2:]}"
+        database.execute(f"CREATE TABLE {lost} AS TABLE {table}")
+        database.execute("INSERT INTO lockgate_staging VALUES ('job', %s)", [lost])
     resource.publish(name, FIRST, after=None)
     assert len(orders()) == 3
-    assert staged_rows(database) == 0, "and they are cleared away"
+    assert (staging_tables(database), resource.leftovers()) == ([], []), "and they are cleared away"
 
 
 def test_two_opens_at_once_make_their_tables_once(dsn: str, orders: Any) -> None:
@@ -383,28 +394,51 @@ def test_of_drivers_that_publish_at_once_one_wins(after: Entry | None, dsn: str,
 
 
 def test_a_task_that_was_stopped_hangs_nobody(dsn: str, resource: Any, orders: Any, database: Any) -> None:
-    removed = resource.stage({"out": SMALL}, 0)
-    (table,) = staging_tables(database)
+    resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
     with psycopg.connect(dsn) as zombie:
-        zombie.execute(f"INSERT INTO {table} (id, __write, __number) VALUES (99, gen_random_uuid(), 1)")
+        table = make_table(zombie, resource._prepared["out"].staging)
+        zombie.execute(SQL("INSERT INTO {} VALUES (99, 'zombie')").format(table.sql))
         began = time.monotonic()
         resource.remove(resource.leftovers())
-        with pytest.raises(EpochFailed):
-            resource.publish(removed, FIRST, after=None)
-        resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
-        assert staged_rows(database) == 0, "rows go without the lock that emptying a table needs"
-        later = open_sinks(out=PostgresSink(table="orders", dsn=dsn))
-        resource.close()
-        later.remove(later.leftovers())
-        assert table in staging_tables(database), "the zombie does hold it"
-        assert time.monotonic() - began < 8
+        resource.publish(resource.stage({"out": SMALL}, 1), SECOND, after=FIRST)
+        assert time.monotonic() - began < 5
         zombie.commit()
-    assert orders() == [(4, "d")]
-    later.publish(later.stage({"out": SMALL}, 1), SECOND, after=FIRST)
-    assert (99, None) not in orders(), "a zombie's row came out"
-    later.remove(later.leftovers())
-    assert table not in staging_tables(database), "what could not be dropped is dropped the next time"
-    later.close()
+    assert resource.leftovers() == [table.name], "the zombie does hold it"
+    resource.publish(resource.stage({"out": MORE}, 2), THIRD, after=SECOND)
+    assert len(orders()) == 5, "a zombie's row came out"
+    assert (staging_tables(database), resource.leftovers()) == ([], [])
+
+
+def test_a_task_that_dies_right_before_the_server_does_not_keep_it_from_coming_back(
+    dsn: str, server: Postgres, resource: Any, orders: Any
+) -> None:
+    resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
+    task = psycopg.connect(dsn)
+    table = make_table(task, resource._prepared["out"].staging)
+    task.execute(SQL("INSERT INTO {} VALUES (99, 'dead')").format(table.sql))
+    task.close()
+    kill_and_restart(server)  # before the log has that its work was undone
+    resource.remove(resource.leftovers())
+    resource.publish(resource.stage({"out": SMALL}, 1), SECOND, after=FIRST)
+    with psycopg.connect(dsn) as reader:
+        assert reader.execute("SELECT count(*) FROM orders").fetchone() == (4,)
+
+
+def test_a_driver_that_was_stopped_while_it_reads_staging_hangs_nobody(
+    dsn: str, resource: Any, orders: Any, database: Any
+) -> None:
+    removed = resource.stage({"out": MORE}, 0)
+    (table,) = staging_tables(database)
+    with psycopg.connect(dsn) as zombie:
+        zombie.execute(f"SELECT FROM {table}")
+        began = time.monotonic()
+        resource.remove(resource.leftovers())
+        assert time.monotonic() - began < 5
+        assert (staging_tables(database), staged_rows(database)) == ([table], 0), "its rows go, the table stays"
+        with pytest.raises(EpochFailed, match="1 of 1 staged rows"):
+            resource.publish(removed, FIRST, after=None)
+    resource.remove(resource.leftovers())
+    assert (staging_tables(database), resource.leftovers(), orders()) == ([], [], [])
 
 
 def test_a_driver_that_was_stopped_in_its_transaction_is_ended_by_the_server(
@@ -421,6 +455,31 @@ def test_a_driver_that_was_stopped_in_its_transaction_is_ended_by_the_server(
     assert resource.read() == SECOND
 
 
+@pytest.mark.parametrize("point", ["STAGED", "HALF", "EMIT", "VOTES", "BEFORE_END"])
+def test_a_driver_that_wakes_up_when_another_one_took_over_changes_nothing(
+    point: str, dsn: str, orders: Any, database: Any, tmp_path: Path
+) -> None:
+    faults = as_environment([Fault(point=point, action="stop", mark=str(tmp_path / "mark"))])
+    program = [sys.executable, table_driver.__file__, dsn]
+    with subprocess.Popen(program, env={**os.environ, **faults}, stderr=subprocess.PIPE, text=True) as zombie:
+        try:
+            process = psutil.Process(zombie.pid)
+            while process.status() != psutil.STATUS_STOPPED:
+                assert zombie.poll() is None, zombie.communicate()[1]
+                time.sleep(0.01)
+            assert table_driver.drive(dsn).step is Step.WRITE
+            seen = orders()
+            process.resume()
+            assert zombie.wait(timeout=60) == 1
+        finally:
+            zombie.kill()
+        assert zombie.stderr is not None
+        assert "Another driver of job 'job' took over" in zombie.stderr.read()
+    assert seen == orders() == [(1, "a"), (2, "b"), (3, "c")]
+    table_driver.drive(dsn)
+    assert (orders(), staging_tables(database)) == (seen, []), "the next one sweeps what it left"
+
+
 @pytest.mark.parametrize("is_deciding", [True, False])
 def test_a_server_that_crashes_between_stage_and_publish(
     is_deciding: bool, server: Postgres, dsn: str, orders: Any, tmp_path: Path
@@ -429,7 +488,7 @@ def test_a_server_that_crashes_between_stage_and_publish(
     name = resource.stage({"out": SMALL}, 0)
     kill_and_restart(server)
     if is_deciding:  # what is not logged is gone, and nothing of the epoch is visible
-        with pytest.raises(EpochFailed, match="3 of 3 staged rows"):
+        with pytest.raises(EpochFailed, match=r"3 of 3 staged rows|not there any more"):
             resource.publish(name, FIRST, after=None)
         assert resource.read() is None
         name = resource.stage({"out": SMALL}, 0)
@@ -501,6 +560,131 @@ def test_a_ledger_that_another_version_wrote_is_not_read(resource: Any, database
     database.execute("INSERT INTO lockgate_ledger VALUES ('job', %s)", [json.dumps(facts)])
     with pytest.raises(InvariantBroken, match="format 99"):
         resource.read()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rows", "said"),
+    [
+        ("ALTER COLUMN name SET NOT NULL", SMALL, 'null value in column "name"'),
+        ("ADD UNIQUE (id)", rows_of([{"id": 1, "name": "a"}], [{"id": 1, "name": "b"}]), "Key (id)=(1) already exists"),
+    ],
+)
+def test_a_row_that_the_table_does_not_take_stops_the_epoch_with_nothing_of_it_visible(
+    constraint: str, rows: Any, said: str, resource: Any, orders: Any, database: Any
+) -> None:
+    database.execute(f"ALTER TABLE orders {constraint}")
+    with pytest.raises(Failed) as raised:
+        resource.publish(resource.stage({"out": rows}, 0), FIRST, after=None)
+    assert not isinstance(raised.value, EpochFailed), "to repeat it cannot help"
+    assert said in raised.value.what
+    assert "orders'" in raised.value.what
+    assert "correct the rows" in raised.value.fix
+    assert (resource.read(), orders()) == (None, [])
+    resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
+    assert orders() == [(4, "d")]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "said"),
+    [
+        ("ALTER COLUMN name SET NOT NULL", 'null value in column "name"'),
+        ("ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED", "Key (id)=(1) already exists"),
+    ],
+)
+def test_a_follower_refuses_such_a_row_while_it_stages_because_later_others_have_the_epoch(
+    constraint: str, said: str, dsn: str, orders: Any, database: Any
+) -> None:
+    database.execute(f"ALTER TABLE orders {constraint}")
+    database.execute("INSERT INTO orders VALUES (1, 'first')")
+    resource = open_sinks(is_deciding=False, out=PostgresSink(table="orders", dsn=dsn))
+    with pytest.raises(Failed) as raised:
+        resource.stage({"out": SMALL}, 0)
+    assert said in raised.value.what
+    resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
+    assert orders() == [(1, "first"), (4, "d")]
+    resource.close()
+
+
+def test_a_row_that_the_table_refuses_only_after_the_decision_waits_until_it_is_taken(
+    dsn: str, orders: Any, database: Any
+) -> None:
+    resource = open_sinks(is_deciding=False, out=PostgresSink(table="orders", dsn=dsn))
+    followers = Followers("job", {"table": resource})
+    followers.forget(new_life(datetime.now(timezone.utc)))
+    decided = replace(FIRST, staged=followers.stage({"table": {"out": SMALL}}, 0))
+    database.execute("ALTER TABLE orders ADD CONSTRAINT small CHECK (id < 2)")
+    with pytest.raises(Failed, match=r"is decided, but table does not take[\s\S]*change the table"):
+        followers.publish(decided)
+    database.execute("ALTER TABLE orders DROP CONSTRAINT small")
+    followers.publish(decided)
+    assert len(orders()) == 3
+    followers.close()
+
+
+def test_rows_that_a_trigger_of_the_table_takes_away_are_not_missed(resource: Any, orders: Any, database: Any) -> None:
+    database.execute(
+        "CREATE FUNCTION filter() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF NEW.id = 1 THEN RETURN NULL; END IF; RETURN NEW; END $$"
+    )
+    database.execute("CREATE TRIGGER filtered BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION filter()")
+    resource.publish(resource.stage({"out": SMALL}, 0), FIRST, after=None)
+    assert len(orders()) == 2
+
+
+def test_a_disk_that_is_full_when_rows_are_moved_repeats_the_epoch(resource: Any, orders: Any, database: Any) -> None:
+    database.execute(
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE SQLSTATE '53100' USING MESSAGE = 'No space left on device'; END $$"
+    )
+    database.execute("CREATE TRIGGER filled AFTER INSERT ON orders FOR EACH STATEMENT EXECUTE FUNCTION fill()")
+    name = resource.stage({"out": SMALL}, 0)
+    with pytest.raises(EpochFailed, match=r"disk is full: No space left[\s\S]*free space") as raised:
+        resource.publish(name, FIRST, after=None)
+    assert type(raised.value) is EpochFailed
+    assert (resource.read(), orders()) == (None, [])
+    database.execute("DROP TRIGGER filled ON orders")
+    resource.publish(name, FIRST, after=None)
+    assert len(orders()) == 3
+
+
+@pytest.fixture
+def small_disk(server: Postgres, tmp_path: Path) -> Iterator[Path]:
+    """A tablespace of two megabytes, which new tables use."""
+    place = tmp_path / "small"
+    place.mkdir(mode=0o700)
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mounting, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    name = f"small_{uuid4().hex[:8]}"
+    try:
+        owner = server.data.stat()
+        os.chown(place, owner.st_uid, owner.st_gid)
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE {name} LOCATION '{place}'")
+            connection.execute(f"ALTER ROLE lockgate SET default_tablespace = {name}")
+            yield place
+            connection.execute("ALTER ROLE lockgate RESET default_tablespace")
+            for kind in ("TABLE", "INDEX"):
+                connection.execute(f"ALTER {kind} ALL IN TABLESPACE {name} SET TABLESPACE pg_default")
+            connection.execute(f"DROP TABLESPACE {name}")
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_while_rows_are_staged_repeats_the_epoch(
+    small_disk: Path, dsn: str, orders: Any, database: Any
+) -> None:
+    resource = open_sinks(out=PostgresSink(table="orders", dsn=dsn))
+    many = rows_of([{"id": n, "name": "x" * 200} for n in range(4_000)])
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    with pytest.raises(EpochFailed, match=r"disk is full.*No space left on device"):
+        resource.stage({"out": many}, 0)
+    assert (resource.read(), orders(), staged_rows(database)) == (None, [], 0)
+    ballast.unlink()
+    resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
+    assert orders() == [(4, "d")]
+    resource.close()
 
 
 # Opening -----------------------------------------------------------------------------------------------------------
@@ -581,6 +765,7 @@ def test_a_plain_write_drops_what_dead_ones_left_and_not_what_live_ones_use(
     sink = PostgresSink(table="orders", dsn=dsn)
 
     def die(*args: Any, **names: Any) -> None:
+        copy(*args, **names)
         raise KeyboardInterrupt
 
     def write_another(frame: Any, prepared: Any, **names: Any) -> Any:
@@ -592,7 +777,7 @@ def test_a_plain_write_drops_what_dead_ones_left_and_not_what_live_ones_use(
     monkeypatch.setattr(store, "_copy", die)
     with pytest.raises(KeyboardInterrupt):
         sink.write(SMALL, 0)
-    assert len(staging_tables(database)) == 1
+    assert len(staging_tables(database)) == 2
     database.execute("INSERT INTO lockgate_staging VALUES (NULL, 'lockgate_staging_dropped_by_hand')")
     monkeypatch.setattr(store, "_copy", write_another)
     write_plainly(SMALL, sink._target, dsn, where="test")

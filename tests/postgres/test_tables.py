@@ -185,6 +185,15 @@ def test_a_table_of_all_kinds_of_columns_fits(database: Any) -> None:
 
 
 @pytest.mark.system
+def test_a_column_is_staged_with_the_collation_that_its_key_goes_by(database: Any) -> None:
+    database.execute('CREATE TABLE texts (a text, b text COLLATE "C", c varchar(3) COLLATE "POSIX")')
+    table = find_table(database, TableName(None, "texts"))
+    assert table is not None
+    shown = [column.declaration for column in table.columns]
+    assert shown == ["text", 'text COLLATE pg_catalog."C"', 'character varying(3) COLLATE pg_catalog."POSIX"']
+
+
+@pytest.mark.system
 def test_a_view_and_missing_rights_are_refused(database: Any, server: Any) -> None:
     database.execute("CREATE TABLE there (id int)")
     database.execute("CREATE VIEW seen AS SELECT * FROM there")

@@ -1,0 +1,147 @@
+"""The ledger row of a job in PostgreSQL, as a person meets it (see commit/mending.py).
+
+A driver that runs holds a connection that carries the job's name, so this system can tell that there is one; only to a
+user who may see it: the same one, or one with pg_read_all_stats.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lockgate.commit.ledger import Entry, entry_of
+from lockgate.commit.mending import MendableLedger, moved
+from lockgate.errors import Failed, InvariantBroken, Refused
+from lockgate.postgres.connect import Lost, connect, server_of, told
+from lockgate.postgres.staging import REGISTRY, registered
+from lockgate.postgres.store import LEDGER, driver_name, make_tables
+from lockgate.postgres.tables import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lockgate.postgres.connect import Connection
+
+_PATIENCE = timedelta(seconds=5)  # somebody is waiting for the answer
+_LOCK_MS = 20_000
+_TRIES = 3
+
+
+class PostgresLedger(MendableLedger):
+    """The ledger of one job in one database."""
+
+    option = "--postgres DSN"
+    missing = f"table {LEDGER!r} has no row for it, or is not there"
+
+    def __init__(self, dsn: str, job: str, *, where: str) -> None:
+        server = server_of(dsn, where)
+        self.where = f"table {LEDGER!r} at {server}, {where}"
+        self.name = f"table {LEDGER} at {server}"
+        self.facts = {"table": LEDGER, "database": server}
+        self._dsn = dsn
+        self._job = job
+        try:
+            self._connection = self._connect()
+        except Lost as error:
+            raise Refused(error.what, where=error.where, fix="start the server, or correct the dsn") from None
+
+    def peek(self) -> Entry | None:
+        with told(where=self.where), self._connection.transaction():
+            schema = self._schema(LEDGER)
+            return None if schema is None else self._read(schema)
+
+    def waiting(self) -> Sequence[str]:
+        with told(where=self.where), self._connection.transaction():
+            schema = self._schema(REGISTRY)
+            if schema is None:
+                return ()
+            return [table.name for table in registered(self._connection, schema, self._job) if self._has_rows(table)]
+
+    def refuse_driver(self) -> None:
+        with told(where=self.where), self._connection.transaction():
+            found = self._connection.execute(
+                "SELECT pid, host(client_addr), backend_start::text FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name = %s AND pid <> pg_backend_pid()",
+                [driver_name(self._job)],
+            ).fetchone()
+        if found is not None:
+            pid, address, since = found
+            raise Refused(
+                f"a driver of job {self._job!r} seems to run: it is connected to the database since {since}"
+                + ("" if address is None else f", from {address}"),
+                where=self.where,
+                fix=f"stop the driver; if it is dead, the server notices within a minute or two, or at once with:"
+                f" SELECT pg_terminate_backend({pid})",
+            )
+
+    def replace(self, seen: Entry | None, entry: Entry) -> None:
+        lost = ""
+        for _ in range(_TRIES):
+            try:
+                if lost:
+                    self._connection = self._connect()
+                with told(where=self.where), self._connection.transaction():
+                    self._replace(seen, entry)
+                return
+            except Lost as error:
+                lost = error.what
+                self._connection.close()
+        raise Failed(
+            f"whether the ledger was written is not known: {lost}",
+            where=self.where,
+            fix="start the server, then look: lockgate ledger show",
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _connect(self) -> Connection:
+        connection = connect(self._dsn, where=self.where, name="lockgate ledger", patience=_PATIENCE)
+        connection.autocommit = True  # transactions are begun by name, so that looking holds none open
+        return connection
+
+    def _schema(self, table: str) -> str | None:
+        """The schema that a run would keep this table in, where it is there."""
+        found = self._connection.execute("SELECT current_schema()").fetchone()
+        schema: str | None = None if found is None else found[0]
+        return schema if schema is not None and self._exists(TableName(schema, table)) else None
+
+    def _exists(self, table: TableName) -> bool:
+        shown = table.sql.as_string(self._connection)
+        return self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", [shown]).fetchone() == (True,)
+
+    def _has_rows(self, table: TableName) -> bool:
+        from psycopg.sql import SQL
+
+        statement = SQL("SELECT EXISTS (SELECT FROM {})").format(table.sql)
+        return self._exists(table) and self._connection.execute(statement).fetchone() == (True,)
+
+    def _read(self, schema: str) -> Entry | None:
+        from psycopg.sql import SQL
+
+        statement = SQL("SELECT entry::text FROM {} WHERE job = %s").format(TableName(schema, LEDGER).sql)
+        found = self._connection.execute(statement, [self._job]).fetchone()
+        return None if found is None else entry_of(found[0].encode(), self.where)
+
+    def _replace(self, seen: Entry | None, entry: Entry) -> None:
+        from psycopg.sql import SQL
+
+        schema = make_tables(self._connection, self.where)
+        ledger = TableName(schema, LEDGER).sql
+        self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MS}")
+        # The whole table, because a driver may be about to insert a row that cannot be locked yet.
+        self._connection.execute(SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(ledger))
+        try:
+            current = self._read(schema)
+        except InvariantBroken:
+            current = None  # it could not be read before either, and this is the cure
+        if current == entry:
+            return  # the end of the last try was unknown, and it is in
+        if current != seen:
+            raise moved(current, self.where)
+        self._connection.execute(
+            SQL(
+                "INSERT INTO {} (job, entry) VALUES (%s, %s) ON CONFLICT (job) DO UPDATE SET entry = EXCLUDED.entry"
+            ).format(ledger),
+            [self._job, entry.to_bytes().decode()],
+        )
