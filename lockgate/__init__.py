@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lockgate.sinks.files import FileSink
     from lockgate.sinks.kafka import KafkaSink
     from lockgate.sinks.memory import MemorySink
+    from lockgate.sinks.monitor import MonitorSink
     from lockgate.sinks.postgres import PostgresSink
     from lockgate.sinks.sqlite import SqliteSink
     from lockgate.sources.files import FileSource
@@ -51,6 +52,7 @@ _HOMES = {
     "MemorySink": "lockgate.sinks.memory",
     "MemorySource": "lockgate.sources.memory",
     "Mode": "lockgate.guarantees",
+    "MonitorSink": "lockgate.sinks.monitor",
     "Output": "lockgate.dataflow.stream",
     "Plan": "lockgate.planner.plan",
     "PostgresSink": "lockgate.sinks.postgres",
@@ -86,6 +88,7 @@ __all__ = [
     "MemorySink",
     "MemorySource",
     "Mode",
+    "MonitorSink",
     "Output",
     "Plan",
     "PostgresSink",

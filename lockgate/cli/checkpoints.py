@@ -1,10 +1,11 @@
 """The commands about a job's checkpoints: rollback.
 
 `rollback --uncommitted` gives up an epoch that Spark has planned and nobody has committed, so that the next run plans
-it anew, smaller: the cure for an epoch that outlives its transaction. It is safe only while nothing of it is out, and
-while nobody is about to let it out:
+it anew, smaller: the cure for an epoch that outlives its transaction, or that is too large for the machine. It is safe
+only while nothing of it is out, and while nobody is about to let it out:
 
-    1  look      the checkpoint: offsets/N without commits/N; the ledger: N-1; no transaction of the job is open
+    1  look      the checkpoint: offsets/N without commits/N; the deciding ledger: N-1; no driver is seen to run (its
+                 open transaction, its connection)
     2  fence     older writers can commit nothing any more, and the ledger is read once more
     3  claim     the ledger's value unchanged, with another run id: a driver that is alive stops at its next look
     4  remove    the state that the epoch left behind, then offsets/N
@@ -15,20 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from lockgate.cli.ledger import count_records, describe_ranges, gone, short
-from lockgate.cli.target import Target, find_target, offer_target
-from lockgate.cli.transactions import look
+from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
+from lockgate.commit.mending import MendableLedger
 from lockgate.errors import Failed, LedgerMismatch, Refused
 
 if TYPE_CHECKING:
     from lockgate.commit.ledger import Entry
     from lockgate.commit.protocol import Epoch
-    from lockgate.kafka.ledgertopic import LedgerTopic
-    from lockgate.kafka.transaction import Transactions
     from lockgate.runtime.checkpoints import Checkpoint
 
 
@@ -48,7 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "another --rows-per-epoch. Nothing is lost or doubled: it is refused unless the ledger shows that nothing of "
         "it is out. Says first what would be removed, and does it only with --yes.",
     )
-    offer_target(rollback)
+    offer_ledger(rollback)
     rollback.add_argument(
         "--uncommitted", action="store_true", required=True, help="the epoch that is planned and not committed"
     )
@@ -59,31 +59,27 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_rollback(arguments: argparse.Namespace) -> int:
     """Say what would be removed; remove it where that is wanted."""
-    from lockgate.kafka.ledgeredit import open_transactions
-    from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.runtime.checkpoints import source_ranges, uncommitted_files
 
-    target = find_target(arguments)
+    target = find_ledger(arguments)
+    if target.is_second:
+        raise Refused(
+            f"job {target.job!r} commits in another cluster before this one, which may have the epoch already",
+            where="command line",
+            fix="leave --servers away: the first cluster of the job's file is asked",
+        )
     checkpoint = target.checkpoint
     epoch = uncommitted_epoch(checkpoint)
     files = uncommitted_files(checkpoint, epoch.number)
     ranges = source_ranges(checkpoint, epoch.number, epoch.number)
-    with target.connected() as connection:
-        ledger = LedgerTopic(connection, target.job, where=target.where)
+    with target.opened() as ledger:
         if not ledger.exists:
             told = gone(ledger, target.job)
             raise Refused(f"{told.what}, so nobody can tell whether epoch {epoch.number} is out", told.where, told.fix)
-        transactions = open_transactions(connection, target.job, target.where)
-        found = look(connection, transactions.id, target.where)
-        if found is not None and found.is_open:
-            raise Refused(
-                f"a driver of job {target.job!r} seems to run: its transaction is open ({found.view.state})",
-                where=ledger.where,
-                fix=f"stop the driver; if it is dead, wait for the time-out, or: lockgate transactions abort"
-                f" {target.job} --servers {target.settings.servers} --yes",
-            )
+        ledger.refuse_driver()
         entry = ledger.peek()
         refuse_unsafe(entry, epoch, job=target.job, where=ledger.where)
+        refuse_out_elsewhere(target, epoch)
         if not arguments.json:
             print(f"checkpoint  {target.place}")
             print(f"ledger      {short(entry)}")
@@ -96,7 +92,7 @@ def run_rollback(arguments: argparse.Namespace) -> int:
             for line in warnings(target, has_kafka=bool(ranges)):
                 print(line)
         if arguments.yes:
-            files = _roll_back(target, epoch, entry, ledger, transactions)
+            files = _roll_back(target, epoch, entry, ledger)
     if arguments.json:
         facts = {
             "job": target.job,
@@ -156,9 +152,25 @@ def refuse_unsafe(entry: Entry | None, epoch: Epoch, *, job: str, where: str) ->
         )
 
 
-def warnings(target: Target, *, has_kafka: bool) -> list[str]:
+def refuse_out_elsewhere(target: LedgerTarget, epoch: Epoch) -> None:
+    """Refuse to give up an epoch that another system of the job has, which decided before: its order was changed."""
+    for open_ledger in (*target.clusters.values(), *target.followers.values()):
+        with closing(open_ledger()) as ledger:
+            entry = ledger.peek() if ledger.exists else None
+            if entry is not None and entry.epoch is not None and entry.epoch >= epoch.number:
+                raise Refused(
+                    f"epoch {epoch.number} of job {target.job!r} is out there",
+                    where=ledger.where,
+                    fix="bring the outputs of the job back into the order in which they were, and run it: the rest"
+                    " of the epoch follows",
+                )
+
+
+def warnings(target: LedgerTarget, *, has_kafka: bool) -> list[str]:
     """What a person should know before."""
     lines = []
+    if target.may_follow:
+        lines.append("This is safe only where the system that was named decides: if in doubt, name the job's file.")
     if target.others:
         names = ", ".join(target.others)
         lines.append(f"Outputs that are declared less ({names}) may have rows of this epoch, and get them again.")
@@ -168,21 +180,14 @@ def warnings(target: Target, *, has_kafka: bool) -> list[str]:
     return lines
 
 
-def _roll_back(
-    target: Target,
-    epoch: Epoch,
-    entry: Entry | None,
-    ledger: LedgerTopic,
-    transactions: Transactions,
-) -> tuple[str, ...]:
+def _roll_back(target: LedgerTarget, epoch: Epoch, entry: Entry | None, ledger: MendableLedger) -> tuple[str, ...]:
     """Steps 2 to 4; the files that were removed."""
     from lockgate.commit import protocol
-    from lockgate.kafka.ledgeredit import replace_entry
     from lockgate.runtime.checkpoints import uncommitted_files
 
     run = f"rollback-{secrets.token_hex(4)}"
     claim = protocol.claim(entry, epoch, run=run, now=datetime.now(timezone.utc), is_adopting=False)
-    replace_entry(ledger, transactions, entry, claim)
+    ledger.replace(entry, claim)
     if uncommitted_epoch(target.checkpoint) != epoch:
         raise Failed(
             f"epoch {epoch.number} was planned anew, or another one was, while it was looked at; nothing was removed",

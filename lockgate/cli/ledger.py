@@ -15,17 +15,17 @@ import argparse
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from lockgate.cli.target import find_target, offer_target
-from lockgate.errors import Failed, InvariantBroken, LedgerMismatch, Refused
+from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
+from lockgate.commit.mending import MendableLedger
+from lockgate.errors import Failed, InvariantBroken, LedgerMismatch, LockgateError, Refused
 
 if TYPE_CHECKING:
     from lockgate.commit.ledger import Entry
-    from lockgate.kafka.ledgertopic import LedgerTopic
-    from lockgate.kafka.wire import Connection
     from lockgate.runtime.checkpoints import Checkpoint, NextEpoch, SourceRange
 
 
@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Show the last epoch that is out, and whether the checkpoint goes on from there. Changes nothing. "
         "Exit status 1 where the ledger is gone.",
     )
-    offer_target(show)
+    offer_ledger(show)
     show.add_argument("--json", action="store_true", help="print facts for programs")
     show.set_defaults(run=run_show)
 
@@ -55,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "is. Says first what may be doubled or lost, and writes only with --yes. Makes the ledger anew where it is "
         "gone. A driver that runs stops at its next epoch.",
     )
-    offer_target(set_)
+    offer_ledger(set_)
     set_.add_argument("--epoch", required=True, metavar="N|none", help="the last epoch that is out")
     set_.add_argument("--yes", action="store_true", help="write it; without this it is only said what would happen")
     set_.add_argument("--json", action="store_true", help="print facts for programs")
@@ -64,23 +64,24 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Tell what the ledger says."""
-    from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.runtime.checkpoints import next_epoch
 
-    target = find_target(arguments)
-    with target.connected() as connection:
-        ledger = LedgerTopic(connection, target.job, where=target.where)
+    target = find_ledger(arguments)
+    with target.opened() as ledger:
         if not ledger.exists:
             raise gone(ledger, target.job)
-        entry = ledger.peek()
+        entry, waiting = ledger.peek(), ledger.waiting()
+    followers, clusters = look_at_followers(target, entry), look_at_clusters(target)
     checkpoint = target.checkpoint if target.checkpoint.local is not None else None
     upcoming = None if checkpoint is None else next_epoch(checkpoint)
     fit = None if upcoming is None else judge(entry, upcoming, job=target.job, where=ledger.where)
     facts = {
         "job": target.job,
-        "topic": ledger.name,
-        "servers": target.settings.servers,
+        **ledger.facts,
         "entry": None if entry is None else entry.as_facts(),
+        "waiting": list(waiting),
+        "followers": [asdict(one) for one in followers],
+        "clusters": {servers: None if other is None else other.as_facts() for servers, other in clusters.items()},
         "checkpoint": None if upcoming is None else target.place,
         "next_epoch": None if upcoming is None else upcoming.epoch.number,
         "fits": None if fit is None else fit.is_fit,
@@ -90,9 +91,13 @@ def run_show(arguments: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=2))
         return 0
     print(f"job         {target.job}")
-    print(f"ledger      topic {ledger.name} at {target.settings.servers}")
-    for line in describe(entry):
+    print(f"ledger      {ledger.name}")
+    for line in (*describe(entry), *describe_waiting(waiting)):
         print(line)
+    for one in followers:
+        print(f"follower    {one.name}: {one.says}")
+    for servers, other in clusters.items():
+        print(f"cluster     {servers}: {short(other)}; see --servers {servers}")
     if fit is None:
         print(f"checkpoint  none at {target.place}; another place: --checkpoint PLACE")
     else:
@@ -105,28 +110,32 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 def run_set(arguments: argparse.Namespace) -> int:
     """Say what setting the ledger would do; do it where that is wanted."""
-    from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.runtime.checkpoints import next_epoch
 
-    target = find_target(arguments)
+    target = find_ledger(arguments)
     checkpoint = target.checkpoint
     now = datetime.now(timezone.utc)
     entry = entry_for(checkpoint, read_epoch(arguments.epoch), now=now, run=f"ledger-set-{secrets.token_hex(4)}")
     upcoming = next_epoch(checkpoint)
     follows = None if upcoming is None else refuse_useless(entry, upcoming, job=target.job, root=checkpoint.root)
-    with target.connected() as connection:
-        ledger = LedgerTopic(connection, target.job, where=target.where)
-        is_there = ledger.exists
-        before, trouble = look(ledger) if is_there else (None, "the ledger topic is gone")
+    with target.opened() as ledger:
+        before, trouble = look(ledger)
+        entry = keep_staged(before, entry)
         change = weigh(before, entry)
-        says = [*([f"{trouble}; it is made anew"] if not is_there else [trouble] if trouble else []), *change.says]
+        followers = look_at_followers(target, entry)
+        says = [*([trouble] if trouble else []), *change.says, *warn_of(followers, target.job, arguments.epoch)]
+        says += [
+            f"The ledger of cluster {servers} is another one ({short(other)}): set it too, with --servers {servers}."
+            for servers, other in look_at_clusters(target).items()
+            if other is None or other.epoch != entry.epoch
+        ]
         ranges = [
             (name, epochs, _ranges(checkpoint, epochs))
             for name, epochs in (("again", change.again), ("never", change.never))
             if epochs is not None
         ]
         if not arguments.json:
-            print(f"ledger      topic {ledger.name} at {target.settings.servers}")
+            print(f"ledger      {ledger.name}")
             print(f"now         {short(before) if before is not None else 'not known'}")
             print(f"to be set   {short(entry)}")
             print(f"checkpoint  {target.place}")
@@ -141,12 +150,11 @@ def run_set(arguments: argparse.Namespace) -> int:
                 print(f"After this {follows}.")
             print(f"A driver of job {target.job!r} that runs now stops at its next epoch, because the run id changes.")
         if arguments.yes:
-            _write(ledger, connection, target.job, before, entry, target.topics)
+            ledger.replace(before, entry)
     if arguments.json:
         facts = {
             "job": target.job,
-            "topic": ledger.name,
-            "servers": target.settings.servers,
+            **ledger.facts,
             "before": None if before is None else before.as_facts(),
             "after": entry.as_facts(),
             "written_again": _ends(change.again),
@@ -288,8 +296,74 @@ def entry_for(checkpoint: Checkpoint, epoch: int | None, *, now: datetime, run: 
     return Entry(run=run, query=query, epoch=epoch, digest=digest, at=now.isoformat(timespec="milliseconds"))
 
 
-def look(ledger: LedgerTopic) -> tuple[Entry | None, str | None]:
+def keep_staged(before: Entry | None, entry: Entry) -> Entry:
+    """The entry with what followers have still to publish of its epoch: nobody else remembers the names."""
+    if before is None or (before.epoch, before.digest) != (entry.epoch, entry.digest):
+        return entry
+    return replace(entry, staged=before.staged)
+
+
+@dataclass(frozen=True)
+class FollowerView:
+    """A system that follows, as seen from the deciding ledger."""
+
+    name: str
+    epoch: int | None
+    standing: str  # even, new, behind, elsewhere; or unknown
+    says: str
+    option: str | None  # how a command is told where its ledger lies
+
+
+def look_at_followers(target: LedgerTarget, decided: Entry | None) -> list[FollowerView]:
+    """Where the systems stand that follow this ledger; unknown where one cannot be looked at."""
+    from lockgate.commit.followers import stand
+
+    if decided is None:
+        return []
+    views = []
+    for name, open_ledger in target.followers.items():
+        try:
+            with closing(open_ledger()) as ledger:
+                seen, option = ledger.peek(), ledger.option
+        except LockgateError as error:
+            views.append(FollowerView(name, epoch=None, standing="unknown", says=error.what, option=None))
+            continue
+        standing = stand(name, seen, decided)
+        views.append(
+            FollowerView(
+                name,
+                epoch=None if seen is None else seen.epoch,
+                standing=standing.name.lower(),
+                says=f"{short(seen)}; it {standing.value}",
+                option=option,
+            )
+        )
+    return views
+
+
+def look_at_clusters(target: LedgerTarget) -> dict[str, Entry | None]:
+    """What the ledgers of the job's other clusters say."""
+    found = {}
+    for servers, open_ledger in target.clusters.items():
+        with closing(open_ledger()) as ledger:
+            found[servers] = ledger.peek() if ledger.exists else None
+    return found
+
+
+def warn_of(followers: Sequence[FollowerView], job: str, epoch: str) -> list[str]:
+    """What has to be set, too, so that the job goes on."""
+    return [
+        f"The next run will stop at the ledger of {one.name} ({one.says}). Set it, too: lockgate ledger set"
+        f" {job} --epoch {epoch} --checkpoint PLACE {one.option}"
+        for one in followers
+        if one.standing == "elsewhere"
+    ]
+
+
+def look(ledger: MendableLedger) -> tuple[Entry | None, str | None]:
     """What the ledger says, and what is wrong with it."""
+    if not ledger.exists:
+        return None, f"the ledger is gone ({ledger.missing}); it is made anew"
     try:
         entry = ledger.peek()
     except InvariantBroken as broken:
@@ -297,13 +371,13 @@ def look(ledger: LedgerTopic) -> tuple[Entry | None, str | None]:
     return entry, "the ledger is empty" if entry is None else None
 
 
-def gone(ledger: LedgerTopic, job: str) -> Failed:
-    """The ledger topic does not exist."""
+def gone(ledger: MendableLedger, job: str) -> Failed:
+    """The job has no ledger where it was looked for."""
     return Failed(
-        f"job {job!r} has no ledger: there is no topic {ledger.name!r}",
+        f"job {job!r} has no ledger: {ledger.missing}",
         where=ledger.where,
-        fix="check the job's name and the servers; the first exactly-once run makes it. If it was deleted:"
-        f" lockgate ledger set {job} --epoch N --checkpoint PLACE --servers HOST:PORT",
+        fix="check the job's name and the place; the first exactly-once run makes it. If it was deleted:"
+        f" lockgate ledger set {job} --epoch N --checkpoint PLACE {ledger.option}",
     )
 
 
@@ -329,6 +403,15 @@ def describe(entry: Entry | None) -> list[str]:
     ]
 
 
+def describe_waiting(waiting: Sequence[str]) -> list[str]:
+    """What is staged and not published, in lines where there is any."""
+    if not waiting:
+        return []
+    shown = ", ".join([*waiting[:3], *(["..."] if len(waiting) > 3 else [])])
+    fate = "the next run publishes what the deciding ledger names, and removes the rest"
+    return [f"waiting     {len(waiting)} staged and not published: {shown}", f"            {fate}"]
+
+
 def describe_ranges(ranges: Sequence[SourceRange]) -> list[str]:
     """What was read, in lines: a partition each, and the sum where it is known."""
     if not ranges:
@@ -346,21 +429,6 @@ def count_records(ranges: Sequence[SourceRange]) -> int | None:
     if any(one.start is None for one in ranges):
         return None
     return sum(one.end - (one.start or 0) for one in ranges)
-
-
-def _write(
-    ledger: LedgerTopic,
-    connection: Connection,
-    job: str,
-    seen: Entry | None,
-    entry: Entry,
-    topics: Sequence[str],
-) -> None:
-    from lockgate.kafka.ledgeredit import open_transactions, replace_entry
-
-    transactions = open_transactions(connection, job, ledger.where)
-    ledger.ensure(topics)
-    replace_entry(ledger, transactions, seen, entry)
 
 
 def _ranges(checkpoint: Checkpoint, epochs: range) -> tuple[SourceRange, ...]:

@@ -16,34 +16,20 @@ from typing import TYPE_CHECKING
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
+    from lockgate.dataflow.endpoints import Sink
     from lockgate.kafka.settings import ClientSettings
     from lockgate.kafka.wire import Connection
-    from lockgate.runtime.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True)
 class Target:
-    """A job as a command meets it."""
+    """A job whose Kafka a command is about."""
 
     job: str
     settings: ClientSettings
     topics: tuple[str, ...]  # of its transactional outputs; empty where only the name is known
-    others: tuple[str, ...]  # outputs that are declared less, and so are no part of the transaction
-    place: str  # of its checkpoint
     where: str
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """Its checkpoint, which may not exist."""
-        from lockgate.runtime.checkpoints import Checkpoint
-
-        return Checkpoint(root=self.place)
-
-    @contextmanager
-    def connected(self) -> Iterator[Connection]:
-        """A connection to its Kafka, closed afterwards."""
-        with connected(self.settings, self.where) as connection:
-            yield connection
+    is_first: bool = True  # else the job commits in another cluster before
 
 
 @contextmanager
@@ -58,12 +44,28 @@ def connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
         connection.close()
 
 
-def offer_target(parser: argparse.ArgumentParser, *, has_checkpoint: bool = True) -> None:
-    """Let a command take a job."""
+@dataclass(frozen=True)
+class DeclaredOutput:
+    """An output that a job's file declares end-to-end exactly-once."""
+
+    name: str
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A job as its file describes it."""
+
+    job: str
+    exact: tuple[DeclaredOutput, ...]  # in the order in which a run opens them
+    others: tuple[str, ...]  # outputs that are declared less
+    where: str
+
+
+def offer_target(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a job that writes to Kafka."""
     parser.add_argument("job", metavar="JOB", help="a job's file, or its name together with --servers")
     offer_kafka(parser)
-    if has_checkpoint:
-        parser.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB")
 
 
 def offer_kafka(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +89,17 @@ def is_file(text: str) -> bool:
 
 
 def find_target(arguments: argparse.Namespace) -> Target:
-    """The job that the arguments name."""
+    """The job that the arguments name, which writes to Kafka."""
     if is_file(arguments.job):
-        return _from_file(arguments)
-    return _from_name(arguments)
+        return target_of(read_job(arguments), arguments)
+    if not arguments.servers:
+        refuse_name(arguments.job)
+        raise Refused(
+            f"it is not said where the Kafka of job {arguments.job!r} is",
+            where="command line",
+            fix=f"name the job's file instead of {arguments.job!r}, or add --servers HOST:PORT",
+        )
+    return target_at_servers(arguments)
 
 
 def settings_without_job(arguments: argparse.Namespace) -> ClientSettings:
@@ -108,68 +117,92 @@ def settings_without_job(arguments: argparse.Namespace) -> ClientSettings:
     return read_settings(arguments.servers, _client(arguments), where="command line")
 
 
-def _from_name(arguments: argparse.Namespace) -> Target:
+def refuse_name(name: str) -> None:
+    """Refuse what is neither a file nor the name of a job."""
     from lockgate.dataflow.job import is_job_name
-    from lockgate.runtime.run import default_checkpoint
 
-    name = str(arguments.job)
     if not is_job_name(name):
         raise Refused(
             f"there is no job file {name!r}, and no job can be named so",
             where="command line",
             fix="name the job's file, or its name together with --servers HOST:PORT",
         )
-    if not arguments.servers:
-        raise Refused(
-            f"it is not said where the Kafka of job {name!r} is",
-            where="command line",
-            fix=f"name the job's file instead of {name!r}, or add --servers HOST:PORT",
-        )
-    return Target(
-        job=name,
-        settings=settings_without_job(arguments),
-        topics=(),
-        others=(),
-        place=_place(arguments) or str(default_checkpoint(name)),
-        where=f"job {name!r}",
+
+
+def target_at_servers(arguments: argparse.Namespace) -> Target:
+    """A job that is named by its name and its servers."""
+    name = str(arguments.job)
+    refuse_name(name)
+    return Target(job=name, settings=settings_without_job(arguments), topics=(), where=f"job {name!r}")
+
+
+def read_job(arguments: argparse.Namespace) -> Declared:
+    """What the file of a job says about its outputs."""
+    from lockgate.cli.jobfile import load_job
+    from lockgate.dataflow.steps import Write
+    from lockgate.planner.physical import is_exact
+    from lockgate.planner.plan import plan
+
+    job = load_job(arguments.job, arguments.parameters)
+    graph = plan(job).logical
+    written = [(node, node.step) for node in graph.nodes if isinstance(node.step, Write)]
+    return Declared(
+        job=job.name,
+        exact=tuple(DeclaredOutput(node.name, step.sink) for node, step in written if is_exact(graph, node)),
+        others=tuple(node.name for node, _ in written if not is_exact(graph, node)),
+        where=f"job {job.name!r}, declared at {job.origin}",
     )
 
 
-def _from_file(arguments: argparse.Namespace) -> Target:
-    from lockgate.cli.jobfile import load_job
-    from lockgate.guarantees import Guarantee
+def target_of(declared: Declared, arguments: argparse.Namespace) -> Target:
+    """The Kafka of a job that is described by its file: the cluster of --servers, else the one that commits first."""
+    targets = targets_of(declared, arguments)
+    if not targets:
+        raise Refused(
+            f"job {declared.job!r} has no Kafka output that is declared end-to-end exactly-once, so it has no"
+            " transactions",
+            where=declared.where,
+            fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE",
+        )
+    if len(targets) == 1 or arguments.servers is None:
+        return targets[0]
+    from lockgate.kafka.wire import hosts_of
+
+    named = hosts_of(arguments.servers)
+    chosen = next((one for one in targets if hosts_of(one.settings.servers) & named), None)
+    if chosen is None:
+        raise Refused(
+            f"job {declared.job!r} writes to {len(targets)} clusters, and --servers names none of them",
+            where="command line",
+            fix=f"name one as the job does: {'; '.join(one.settings.servers for one in targets)}",
+        )
+    return chosen
+
+
+def targets_of(declared: Declared, arguments: argparse.Namespace) -> list[Target]:
+    """The clusters of a job that is described by its file, in the order in which they commit."""
     from lockgate.kafka.settings import read_settings
-    from lockgate.runtime.run import default_checkpoint
+    from lockgate.runtime.commits import group_clusters
     from lockgate.sinks.kafka import KafkaSink
     from lockgate.sinks.kafkaepoch import common_settings
 
-    job = load_job(arguments.job, arguments.parameters)
-    where = f"job {job.name!r}, declared at {job.origin}"
-    sinks: list[KafkaSink] = []
-    others: list[str] = []
-    for step in (output.step for output in job.outputs):
-        guarantee = job.guarantee if step.guarantee is None else step.guarantee
-        if isinstance(step.sink, KafkaSink) and guarantee is Guarantee.END_TO_END_EXACTLY_ONCE:
-            sinks.append(step.sink)
-        else:
-            others.append(str(step.name))
-    if not sinks:
-        raise Refused(
-            f"job {job.name!r} has no Kafka output that is declared end-to-end exactly-once, so it has neither a ledger"
-            " nor transactions",
-            where=where,
-            fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE",
+    targets: list[Target] = []
+    clusters = group_clusters(declared.exact)
+    for cluster in clusters:
+        sinks = [output.sink for output in cluster if isinstance(output.sink, KafkaSink)]
+        common_settings(sinks, declared.where)
+        # Where there is only one, it may be reached by another address than the job's.
+        servers = arguments.servers if arguments.servers and len(clusters) == 1 else sinks[0].servers
+        targets.append(
+            Target(
+                job=declared.job,
+                settings=read_settings(servers, {**sinks[0].client, **_client(arguments)}, where=declared.where),
+                topics=tuple(sink.topic for sink in sinks if sink.topic is not None),
+                where=declared.where,
+                is_first=not targets,
+            )
         )
-    common_settings(sinks, where)
-    client = {**sinks[0].client, **_client(arguments)}
-    return Target(
-        job=job.name,
-        settings=read_settings(arguments.servers or sinks[0].servers, client, where=where),
-        topics=tuple(sink.topic for sink in sinks if sink.topic is not None),
-        others=tuple(others),
-        place=_place(arguments) or str(default_checkpoint(job.name)),
-        where=where,
-    )
+    return targets
 
 
 def _client(arguments: argparse.Namespace) -> dict[str, str]:
@@ -181,8 +214,3 @@ def _client(arguments: argparse.Namespace) -> dict[str, str]:
             raise Refused("a --client is not NAME=VALUE", where="command line", fix="--client security.protocol=SSL")
         client[name] = value
     return client
-
-
-def _place(arguments: argparse.Namespace) -> str | None:
-    place: str | None = getattr(arguments, "checkpoint", None)
-    return place if place is None or "://" in place or place.startswith("file:") else str(Path(place).resolve())

@@ -53,7 +53,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="one of them, with the partitions that it holds back",
         description="Show the transaction of a job, or of a transactional id, and what it means for readers.",
     )
-    offer_target(show, has_checkpoint=False)
+    offer_target(show)
     show.add_argument("--json", action="store_true", help="print facts for programs")
     show.set_defaults(run=run_show)
 
@@ -63,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Abort the open transaction of a job. Says first what that means, and does it only with --yes. "
         "Nothing is lost: the epoch is written again by the job's driver.",
     )
-    offer_target(abort, has_checkpoint=False)
+    offer_target(abort)
     abort.add_argument("--yes", action="store_true", help="do it; without this it is only said what would happen")
     abort.add_argument("--json", action="store_true", help="print facts for programs")
     abort.set_defaults(run=run_abort)

@@ -108,6 +108,7 @@ class Coordinator:
         permits: Permits,
         followers: Followers,
         is_adopting: bool = False,
+        can_roll_back: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self.job = job
@@ -117,6 +118,7 @@ class Coordinator:
         self._permits = permits
         self._followers = followers
         self._is_adopting = is_adopting
+        self._can_roll_back = can_roll_back
         self._now = now
         self._query_run: str | None = None
         self._has_claimed = False
@@ -131,10 +133,14 @@ class Coordinator:
             self._has_claimed = False
         self._query_run = query_run
 
-    def commit(self, epoch: Epoch, work: Work) -> Outcome:
-        """Make one epoch visible, once; returning means that it is out."""
+    def claim(self, epoch: Epoch) -> None:
+        """Claim the ledger for this run, unless that is done; `commit` does it too."""
         if not self._has_claimed:
             self._claim(epoch)
+
+    def commit(self, epoch: Epoch, work: Work) -> Outcome:
+        """Make one epoch visible, once; returning means that it is out."""
+        self.claim(epoch)
         first: Exception | None = None
         for tries in range(1, protocol.TRIES + 2):
             try:
@@ -262,7 +268,9 @@ class Coordinator:
             self._abort()
             if cause is Cause.TIMED_OUT:
                 shown = first if isinstance(first, LockgateError) else None
-                raise protocol.too_long(self.job, epoch.number, seconds, shown, self._ledger.where) from first
+                raise protocol.too_long(
+                    self.job, epoch.number, seconds, shown, self._ledger.where, can_roll_back=self._can_roll_back
+                ) from first
             raise first
         log.warning("job %s: epoch %d, try %d ended without a decision: %s", self.job, epoch.number, tries, error)
 

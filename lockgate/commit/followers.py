@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Resource
-from lockgate.errors import LedgerMismatch
+from lockgate.errors import Failed, LedgerMismatch
 from lockgate.faultpoints import FaultPoint, reach
 
 if TYPE_CHECKING:
@@ -28,6 +29,27 @@ Rows = Mapping[str, Mapping[str, "DataFrame"]]
 
 Leftovers = Mapping[str, Collection[str]]
 """What is staged, by resource."""
+
+
+class Standing(Enum):
+    """Where a follower is, as seen from the decision."""
+
+    EVEN = "has what was decided"
+    NEW = "begins with the next epoch"
+    BEHIND = "has staged what was decided, and the next run publishes it"
+    ELSEWHERE = "DOES NOT FIT what was decided"
+
+
+def stand(name: str, seen: Entry | None, decided: Entry) -> Standing:
+    """Where the follower of this name is, by what its own ledger says."""
+    if seen is None and name not in decided.staged:
+        return Standing.NEW  # an output that is new in this job
+    if seen is not None and (seen.epoch, seen.digest) == (decided.epoch, decided.digest):
+        return Standing.EVEN
+    before = None if not decided.epoch else decided.epoch - 1
+    if seen is None or seen.epoch != before or name not in decided.staged:
+        return Standing.ELSEWHERE
+    return Standing.BEHIND
 
 
 class Followers:
@@ -74,15 +96,23 @@ class Followers:
 
     def _finish(self, name: str, resource: Resource, seen: Entry | None, decided: Entry) -> Entry | None:
         """Bring a follower to where the decision is; what its ledger says then."""
-        if seen is None and name not in decided.staged:
-            return None  # an output that is new in this job: it begins with the next epoch
-        if seen is not None and (seen.epoch, seen.digest) == (decided.epoch, decided.digest):
+        standing = stand(name, seen, decided)
+        if standing in (Standing.NEW, Standing.EVEN):
             return seen
-        before = None if not decided.epoch else decided.epoch - 1
-        if seen is None or seen.epoch != before or name not in decided.staged:
+        if standing is Standing.ELSEWHERE:
             raise self._mismatch(name, resource, seen, decided)
         shown = replace(decided, staged={})
-        resource.publish(decided.staged[name], shown, after=seen)
+        try:
+            resource.publish(decided.staged[name], shown, after=seen)
+        except Failed as error:
+            if type(error) is not Failed:  # another driver, or a try that may be repeated
+                raise
+            raise Failed(
+                f"epoch {decided.epoch} of job {self._job!r} is decided, but {name} does not take the rows that wait"
+                f" there: {error.what}",
+                where=error.where,
+                fix="change the table so that it takes them, and run the job again: it shows them before anything else",
+            ) from error
         return shown
 
     def _mismatch(self, name: str, resource: Resource, seen: Entry | None, decided: Entry) -> LedgerMismatch:
@@ -90,6 +120,7 @@ class Followers:
         return LedgerMismatch(
             f"The ledger of {name} {there}, but job {self._job!r} has decided epoch {decided.epoch}",
             where=resource.where,
-            fix="it was emptied, or an older copy of it was restored: bring back what it held, or begin again with"
-            " --new-life, which doubles what is out in the other systems",
+            fix="it was emptied, or an older copy of it was restored: bring back what it held; or say what it holds,"
+            f" with `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` and its place (--postgres, --files,"
+            " --sqlite); or begin again with --new-life, which doubles what is out in the other systems",
         )

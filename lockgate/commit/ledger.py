@@ -85,5 +85,5 @@ def entry_of(value: bytes, where: str) -> Entry:
         raise InvariantBroken(
             f"the ledger's last entry cannot be read ({type(error).__name__}: {error}): {value[:200]!r}",
             where=where,
-            fix="somebody else wrote to the topic; look with `lockgate ledger show`, mend with `lockgate ledger set`",
+            fix="somebody else wrote to it; look with `lockgate ledger show`, mend with `lockgate ledger set`",
         ) from None

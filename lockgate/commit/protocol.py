@@ -35,6 +35,8 @@ TRIES = 4
 TIME_OUTS = 2
 """After so many time-outs of one epoch it is too large, and not unlucky."""
 
+_AT = "[--servers HOST:PORT | --postgres DSN | --files DIR | --sqlite FILE]"
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -91,8 +93,8 @@ def check_claim(entry: Entry | None, epoch: Epoch, *, is_adopting: bool, where: 
             f"The checkpoint of job {job!r} is at epoch {epoch.number}, but its ledger is empty or gone",
             where=where,
             fix=f"if epochs up to {epoch.number - 1} are known to be out: lockgate ledger set {job} --epoch "
-            f"{epoch.number - 1} --checkpoint PLACE --servers HOST:PORT; if this checkpoint ran on Spark's own sink:"
-            " adopt=True; to begin again, doubling what is out: --new-life",
+            f"{epoch.number - 1} --checkpoint PLACE {_AT}; if this checkpoint ran on Spark's own sink: adopt=True; to"
+            " begin again, doubling what is out: --new-life",
         )
     if entry.epoch is None:
         if epoch.number == 0 or is_adopting:
@@ -129,7 +131,7 @@ def decide(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str)
         raise LedgerMismatch(
             f"The ledger of job {job!r} is empty, although this run has written to it",
             where=where,
-            fix=f"somebody deleted the topic or its records; {_cure(job, epoch)}",
+            fix=f"somebody deleted it; {_cure(job, epoch)}",
         )
     check_run(entry, run=run, where=where, job=job)
     if entry.epoch == epoch.number and entry.digest == epoch.digest:
@@ -162,9 +164,9 @@ def _check_place(entry: Entry, epoch: Epoch, *, where: str, job: str) -> None:
 def _cure(job: str, epoch: Epoch) -> str:
     before = "none" if epoch.number == 0 else str(epoch.number - 1)
     return (
-        f"`lockgate ledger show {job} --servers HOST:PORT` says what is out;"
-        f" `lockgate ledger set {job} --epoch {before} --checkpoint PLACE --servers HOST:PORT` goes on from the"
-        " checkpoint, and says first what may be doubled or lost; --new-life begins again"
+        f"`lockgate ledger show {job} {_AT}` says what is out;"
+        f" `lockgate ledger set {job} --epoch {before} --checkpoint PLACE {_AT}` goes on from the checkpoint, and says"
+        " first what may be doubled or lost; --new-life begins again"
     )
 
 
@@ -236,13 +238,20 @@ def after_failure(cause: Cause, *, tries: int, time_outs: int, can_repeat: bool)
     return Next.REPEAT if can_repeat else Next.RESTART
 
 
-def too_long(job: str, epoch: int, seconds: float, first: LockgateError | None, where: str) -> EpochTooLong:
-    """The end of an epoch that outlived its transaction twice."""
+def too_long(
+    job: str, epoch: int, seconds: float, first: LockgateError | None, where: str, *, can_roll_back: bool = True
+) -> EpochTooLong:
+    """The end of an epoch that outlived its transaction twice; it cannot be rolled back where others have it."""
+    longer = "client={'transaction.timeout.ms': ...}, up to the broker's transaction.max.timeout.ms"
+    smaller = (
+        f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT, then run"
+        " with a smaller --rows-per-epoch; or give it longer: "
+    )
     return EpochTooLong(
         f"Epoch {epoch} of job {job!r} takes longer than the transaction may ({seconds:.0f} s), twice"
         + (f"; first: {first.what}" if first is not None else ""),
         where=where,
-        fix=f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT,"
-        " then run with a smaller --rows-per-epoch; or give it longer: client={'transaction.timeout.ms': ...}, up to"
-        " the broker's transaction.max.timeout.ms",
+        fix=smaller + longer
+        if can_roll_back
+        else f"another cluster has the epoch already, so give it longer: {longer}",
     )

@@ -12,6 +12,7 @@ when every process of the job dies.
 The laws, which `lockgate.testing` checks on any resource:
 
     what is staged is not seen, and what is published is seen whole, once
+    what `stage` took, `publish` takes: a system that looks at rows only when they are shown tries that while it stages
     a publish whose ledger is not the one that was seen before changes nothing and raises Moved
     staging again under the same epoch number is something else, with another name
     what was among the leftovers and was removed can not be published any more, and nothing else is touched
@@ -25,8 +26,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
+from lockgate.commit.mending import MendableLedger
 from lockgate.dataflow.endpoints import Sink
-from lockgate.errors import EpochFailed
+from lockgate.errors import EpochFailed, Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,3 +97,11 @@ class CommittingSink(Sink):
     @abstractmethod
     def open(self, opening: Opening) -> Resource:
         """The resource, for all the outputs of the opening; raises with the cure where it cannot be used."""
+
+    def ledger(self, job: str, where: str) -> MendableLedger:
+        """The ledger of a job in its system, for the commands that show and mend it."""
+        raise Refused(
+            f"the commands do not know how to reach the ledger of a {type(self).__name__}",
+            where=where,
+            fix="let the sink's `ledger` say so (lockgate/commit/mending.py)",
+        )

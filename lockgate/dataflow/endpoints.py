@@ -146,11 +146,18 @@ class Sink(ABC):
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that the sink has them."""
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        """What writes the rows, in transactions or not, and why: "native" (in the JVM), "Python" or "driver"."""
+        return "Python", "the sink's own code takes the rows"
+
     def check_rows(self, rows: DataFrame, where: str) -> None:  # noqa: B027 - most sinks take any rows
         """Look at the columns and types of what will come; raise with the cure where they cannot be written."""
 
     def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
         """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
+
+    def close(self) -> None:  # noqa: B027 - most sinks hold nothing open
+        """Let go of what `check` opened; called at the end of a run, and where it could not begin."""
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ because the run id in the ledger is not its own.
 from __future__ import annotations
 
 from lockgate.commit.ledger import Entry
-from lockgate.errors import EpochFailed, Failed, InvariantBroken
+from lockgate.commit.mending import moved
+from lockgate.errors import EpochFailed, InvariantBroken
 from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
 from lockgate.kafka.topics import refuse_old_broker, transaction_timeout_ms
 from lockgate.kafka.transaction import Transactions
@@ -28,12 +29,7 @@ def replace_entry(ledger: LedgerTopic, transactions: Transactions, seen: Entry |
         if current == entry:
             break  # the end of the last try was unknown, and it is in
         if current != seen:
-            now_at = "nothing" if current is None else f"epoch {current.epoch}, run {current.run}"
-            raise Failed(
-                f"the ledger has moved since it was looked at, to {now_at}; nothing was written",
-                where=ledger.where,
-                fix="a driver of this job runs: stop it, then look again",
-            )
+            raise moved(current, ledger.where)
         try:
             transactions.add(producer, [ledger.place])
             ledger.write(entry, producer)

@@ -22,7 +22,7 @@ def place_hash(spark: SparkSession, key: Column | None, value: Column) -> Column
     from pyspark.sql import functions as F
 
     spread = F.xxhash64(value)
-    hashed = spread if key is None else F.coalesce(_murmur2(spark, key).cast("bigint"), spread)
+    hashed = spread if key is None else F.coalesce(_murmur2(spark, key.cast("binary")).cast("bigint"), spread)
     return hashed.bitwiseAND(F.lit(0x7FFFFFFF)).cast("int")
 
 

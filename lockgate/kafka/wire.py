@@ -188,6 +188,12 @@ class Connection:
         except Exception as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from error
 
+    def cluster_id(self) -> str:
+        """The id that the brokers give their cluster, by whichever of their addresses it is reached."""
+        from kafka.protocol.metadata import MetadataRequest
+
+        return str(self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, max_version=12)).cluster_id)
+
     # ---- topics
 
     def shapes(self, topics: Iterable[str], *, is_fresh: bool = False) -> dict[str, TopicShape]:

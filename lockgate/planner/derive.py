@@ -190,18 +190,15 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure=sink.cure,
             )
         )
-    elif _other_cluster(graph, output) is not None:
-        caps.append(
-            Cap(
-                guarantee=rows_twice,
-                part=f"sink {output.name!r}",
-                where=output.where,
-                reason=f"it commits in another cluster than sink {_other_cluster(graph, output)!r}, and two clusters"
-                " cannot decide together",
-                cure="write to one cluster, or declare less for one of them:"
-                " .to(name, sink, guarantee=Guarantee.AT_LEAST_ONCE)",
+    elif (first := _other_cluster(graph, output)) is not None:
+        if trail.wild is not None:
+            danger = f"sink {output.name!r} commits after sink {first!r}, in another cluster: it could get other rows"
+            caps.append(_wild_cap(trail.wild, rows_twice, danger))
+        else:
+            lifts.append(
+                f"sink {output.name!r} commits after sink {first!r}, in another cluster: all steps are deterministic,"
+                " so after a crash in between it gets the same rows"
             )
-        )
     caps.sort(key=lambda cap: cap.guarantee)
     return PathGuarantee(
         source=source.name,
@@ -214,12 +211,16 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
 
 
 def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
-    """The first transactional output of the job, where it commits in another cluster than this one."""
-    first = next(node for node in graph.nodes if is_exact(graph, node))
-    if not isinstance(first.step, Write) or not isinstance(output.step, Write):
+    """The first output of the job that commits in a cluster, where this one does so in another cluster."""
+    hosts = {
+        node.name: node.step.sink.commits_at
+        for node in graph.nodes
+        if is_exact(graph, node) and isinstance(node.step, Write) and node.step.sink.commits_at
+    }
+    first = next(iter(hosts), None)
+    if first is None or output.name not in hosts or hosts[first] & hosts[output.name]:
         return None
-    one, two = first.step.sink.commits_at, output.step.sink.commits_at
-    return None if one & two or not one or not two else first.name
+    return first
 
 
 def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:

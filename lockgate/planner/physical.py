@@ -55,7 +55,7 @@ class PhysicalStep:
     kind: str
     stage: int
     tasks: str
-    execution: str  # "native" or "Python"
+    execution: str  # "native", "Python" or, of a sink, "driver"
     reason: str
     has_state: bool
 
@@ -104,7 +104,7 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
         else:
             stages[node.name] = stages[incoming[0].source]
         tasks[node.name] = _tasks(node, [tasks[name] for name in node.inputs], state_partitions)
-        execution, reason = _execution(node)
+        execution, reason = _execution(graph, node)
         steps.append(
             PhysicalStep(
                 name=node.name,
@@ -233,8 +233,10 @@ def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
     return inputs[0]
 
 
-def _execution(node: Node) -> tuple[str, str]:
+def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
     step = node.step
+    if isinstance(step, Write):
+        return step.sink.execution(is_exact=is_exact(graph, node))
     if isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
         return "Python", "a function of the author's runs in Python workers, in Arrow batches"
     if isinstance(step, Rolling):

@@ -2,16 +2,23 @@
 
 Kafka is among the outputs   Kafka decides, because its transactions time out and cannot wait for others
 else                         the system that is fittest, a database before files; the others follow
+
+No Kafka can follow another one: nothing can be staged there for longer than a transaction lasts. So further clusters
+commit after the first, each by a decision of its own. A crash in between repeats the epoch; then the clusters that have
+it are passed over, and the others get the same rows, because the planner lets only deterministic steps lead there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lockgate.commit.followers import Followers
 from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.dataflow.endpoints import Sink
+from lockgate.errors import LockgateError, Refused
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import KafkaEpochs
 from lockgate.sinks.resourceepoch import ResourceEpochs
@@ -21,39 +28,149 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def group_outputs(outputs: Sequence[CompiledOutput]) -> dict[str, list[CompiledOutput]]:
+class ExactOutput(Protocol):
+    """An output that is declared end-to-end exactly-once, compiled or only described."""
+
+    @property
+    def name(self) -> str:
+        """As the job calls it."""
+
+    @property
+    def sink(self) -> Sink:
+        """Where it goes."""
+
+
+OutputT = TypeVar("OutputT", bound=ExactOutput)
+
+
+def group_outputs(outputs: Sequence[OutputT]) -> dict[str, list[OutputT]]:
     """The outputs that commit in systems beside Kafka, by system; named by the outputs, which a marker remembers."""
-    groups: dict[str, list[CompiledOutput]] = {}
+    groups: dict[str, list[OutputT]] = {}
     for output in outputs:
         if isinstance(output.sink, CommittingSink):
             groups.setdefault(output.sink.resource, []).append(output)
     return {", ".join(sorted(output.name for output in group)): group for group in groups.values()}
 
 
+def choose_deciding(kafka: Sequence[object], groups: Mapping[str, Sequence[ExactOutput]]) -> str | None:
+    """The group whose system decides; None where it is Kafka, or nobody."""
+    return None if kafka or not groups else max(groups, key=lambda name: _fitness(groups[name]))
+
+
+@dataclass(frozen=True)
+class KafkaCluster:
+    """One cluster of a job's exactly-once outputs."""
+
+    epochs: KafkaEpochs
+    outputs: tuple[CompiledOutput, ...]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Where it is reached."""
+        return hosts_of_all(self.outputs)
+
+
+@dataclass(frozen=True)
+class Commits:
+    """What commits the epochs of a job: the clusters in turn, the first of them for the other systems too; or these."""
+
+    clusters: tuple[KafkaCluster, ...] = ()
+    resources: ResourceEpochs | None = None
+
+    def stop(self) -> None:
+        """Give up what takes long: somebody wants the run to end."""
+        for one in self._all():
+            one.stop()
+
+    def close(self) -> None:
+        """Let no task in any more, and let go of what is held open."""
+        for one in self._all():
+            one.close()
+
+    def clear_errors(self) -> None:
+        """What failed before this epoch has nothing to do with it."""
+        for one in self._all():
+            one.clear_error()
+
+    def first_error(self, error: Exception) -> LockgateError | None:
+        """The error to show for an epoch that failed."""
+        return next((told for told in (one.first_error(error) for one in self._all()) if told is not None), None)
+
+    def _all(self) -> list[KafkaEpochs | ResourceEpochs]:
+        return [*(cluster.epochs for cluster in self.clusters), *([self.resources] if self.resources else [])]
+
+
+def group_clusters(outputs: Sequence[OutputT]) -> list[list[OutputT]]:
+    """The Kafka outputs by cluster, in the order of the job: two that share a server are in one."""
+    groups: list[list[OutputT]] = []
+    for output in outputs:
+        if isinstance(output.sink, KafkaSink):
+            same = next((group for group in groups if hosts_of_all(group) & output.sink.commits_at), None)
+            groups.append([output]) if same is None else same.append(output)
+    return groups
+
+
+def hosts_of_all(outputs: Sequence[ExactOutput]) -> frozenset[str]:
+    """The servers that these outputs name."""
+    return frozenset().union(*(output.sink.commits_at for output in outputs))
+
+
 def open_commits(
     job: str,
-    kafka: Sequence[KafkaSink],
-    groups: Mapping[str, Sequence[CompiledOutput]],
+    outputs: Sequence[CompiledOutput],
     *,
     spark: SparkSession,
     where: str,
     is_new_life: bool,
-) -> KafkaEpochs | ResourceEpochs | None:
-    """What commits the epochs of these outputs; None where there are none."""
-    deciding = None if kafka or not groups else max(groups, key=lambda name: _fitness(groups[name]))
+) -> Commits:
+    """What commits the epochs of these outputs, which are declared end-to-end exactly-once."""
+    clusters, groups = group_clusters(outputs), group_outputs(outputs)
+    deciding = choose_deciding(clusters, groups)
     with ExitStack() as opened:
         resources: dict[str, Resource] = {}
         for name, group in groups.items():
             resources[name] = _open(job, group, spark=spark, where=where, is_deciding=name == deciding)
             opened.callback(resources[name].close)
         followers = Followers(job, _without(resources, deciding))
-        commits: KafkaEpochs | ResourceEpochs | None = None
-        if kafka:
-            commits = KafkaEpochs(job, kafka, spark=spark, where=where, followers=followers, is_new_life=is_new_life)
-        elif deciding is not None:
-            commits = ResourceEpochs(job, deciding, resources[deciding], followers, is_new_life=is_new_life)
+        if deciding is not None:
+            decided = ResourceEpochs(job, deciding, resources[deciding], followers, is_new_life=is_new_life)
+            opened.pop_all()
+            return Commits(resources=decided)
+        kafka: list[KafkaCluster] = []
+        for cluster in clusters:
+            sinks = [output.sink for output in cluster if isinstance(output.sink, KafkaSink)]
+            epochs = KafkaEpochs(
+                job,
+                sinks,
+                spark=spark,
+                where=where,
+                followers=None if kafka else followers,
+                is_new_life=is_new_life,
+                is_second=bool(kafka),
+            )
+            opened.callback(epochs.close)
+            kafka.append(KafkaCluster(epochs, tuple(cluster)))
+        _refuse_same_cluster(kafka, job, where)
+        if is_new_life:
+            # Only now: one that cannot be reached should not leave half a new life behind.
+            for one in reversed(kafka):
+                one.epochs.forget()
         opened.pop_all()
-        return commits
+        return Commits(clusters=tuple(kafka))
+
+
+def _refuse_same_cluster(clusters: Sequence[KafkaCluster], job: str, where: str) -> None:
+    """One cluster under two addresses would be two writers with one ledger, each taking it for its own."""
+    known: dict[str, KafkaCluster] = {}
+    for cluster in clusters if len(clusters) > 1 else ():
+        other = known.setdefault(cluster.epochs.cluster, cluster)
+        if other is not cluster:
+            one, two = (", ".join(sorted(hosts)) for hosts in (other.hosts, cluster.hosts))
+            raise Refused(
+                f"outputs of job {job!r} name one Kafka cluster in two ways: {one} and {two}",
+                where=where,
+                fix="give them the same servers=, so that they commit in one transaction",
+            )
 
 
 def _open(job: str, group: Sequence[CompiledOutput], *, spark: SparkSession, where: str, is_deciding: bool) -> Resource:
@@ -63,7 +180,7 @@ def _open(job: str, group: Sequence[CompiledOutput], *, spark: SparkSession, whe
     return first.open(Opening(job=job, sinks=sinks, spark=spark, where=where, is_deciding=is_deciding))
 
 
-def _fitness(group: Sequence[CompiledOutput]) -> int:
+def _fitness(group: Sequence[ExactOutput]) -> int:
     sink = group[0].sink
     assert isinstance(sink, CommittingSink)
     return sink.fitness

@@ -3,7 +3,8 @@
 Spark calls this with the rows of an epoch after it has logged their offsets, and logs the commit after it returns. A
 crash in between repeats the epoch, with the same number and the same rows.
 
-    declared end-to-end exactly-once   one decision for all such outputs; an epoch that is out is not written again
+    declared end-to-end exactly-once   one decision for all such outputs (a further Kafka cluster decides after it); an
+                                       epoch that is out is not written again
     declared less                      written whenever the epoch runs, before it is decided
 """
 
@@ -14,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import running_query
+from lockgate.runtime.commits import Commits
 from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
-from lockgate.sinks.resourceepoch import ResourceEpochs
+from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
+from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.compile import TAG, CompiledOutput
 
 if TYPE_CHECKING:
@@ -30,11 +33,11 @@ class EpochWriter:
 
     spark: SparkSession
     outputs: tuple[CompiledOutput, ...]
-    commits: KafkaEpochs | ResourceEpochs | None = None
+    commits: Commits = field(default_factory=Commits)
     resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # beside Kafka, by name
     can_repeat: bool = False
     is_alike: bool = False
-    source_topics: frozenset[str] = frozenset()  # those that lie in the cluster of the outputs
+    sources: tuple[KafkaSource, ...] = ()
     first_error: list[Exception] = field(default_factory=list)
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
 
@@ -42,55 +45,54 @@ class EpochWriter:
         """Write the rows of one epoch; returning means that every sink has its part."""
         try:
             with self.busy:
+                self.commits.clear_errors()
                 self._write(rows, epoch)
         except Exception as error:
-            told = self.commits.first_error(error) if self.commits is not None else None
-            self.first_error.append(told or error)  # before Spark wraps it
+            self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
             raise
 
     def _write(self, rows: DataFrame, epoch: int) -> None:
         plain = [output for output in self.outputs if not output.is_exact]
         staged = sum(map(len, self.resources.values()))
-        # Each of these is an action of its own, and Kafka's transaction is one for all its outputs. An action that
-        # recomputes would read the source, and update the state, once more.
-        has_several_actions = len(plain) + staged + isinstance(self.commits, KafkaEpochs) > 1
+        # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action
+        # that recomputes would read the source, and update the state, once more.
+        has_several_actions = len(plain) + staged + len(self.commits.clusters) > 1
         if has_several_actions:
             rows = rows.persist()
         try:
             for output in plain:
                 output.sink.write(output.rows_of(rows), epoch)
-            if self.commits is not None:
-                self._commit(rows, epoch, self.commits)
+            if self.commits != Commits():
+                self._commit(rows, epoch)
         finally:
             if has_several_actions:
                 rows.unpersist()
 
-    def _commit(self, rows: DataFrame, number: int, commits: KafkaEpochs | ResourceEpochs) -> None:
+    def _commit(self, rows: DataFrame, number: int) -> None:
         query = running_query(self.spark)
         epoch = query.checkpoint.epoch(number, query.id)
         staged = {
             name: {output.name: output.rows_of(rows) for output in outputs} for name, outputs in self.resources.items()
         }
-        if isinstance(commits, ResourceEpochs):
-            commits.commit(epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run)
-            return
-        kafka = [output for output in self.outputs if output.is_exact and isinstance(output.sink, KafkaSink)]
-        commits.commit(
-            epoch,
-            EpochRows(
-                records=records_of(kafka, rows),
-                can_repeat=self.can_repeat,
-                is_alike=self.is_alike,
-                # Offsets can be committed only in the cluster that they belong to.
-                offsets={
-                    place: offset
-                    for place, offset in query.checkpoint.kafka_offsets(number).items()
-                    if place[0] in self.source_topics
-                },
-                staged=staged,
-            ),
-            query_run=query.run,
-        )
+        if self.commits.resources is not None:
+            self.commits.resources.commit(epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run)
+        for cluster in self.commits.clusters:
+            cluster.epochs.claim(epoch, query_run=query.run)  # all, before anything is out in the first of them
+        for index, cluster in enumerate(self.commits.clusters):
+            # Offsets can be committed only in the cluster that they belong to.
+            own = {source.topic for source in self.sources if hosts_of(source.servers) & cluster.hosts}
+            offsets = query.checkpoint.kafka_offsets(number).items()
+            cluster.epochs.commit(
+                epoch,
+                EpochRows(
+                    records=records_of(cluster.outputs, rows),
+                    can_repeat=self.can_repeat,
+                    is_alike=self.is_alike,
+                    offsets={place: offset for place, offset in offsets if place[0] in own},
+                    staged=staged if index == 0 else {},
+                ),
+                query_run=query.run,
+            )
 
 
 def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame) -> RecordColumns:
@@ -110,7 +112,9 @@ def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame) -> RecordColu
         chosen: Column = F.lit(None)
         for output, columns in made:
             if name in columns:
-                chosen = F.when(F.col(TAG).eqNullSafe(F.lit(output.tag)), columns[name]).otherwise(chosen)
+                # One sink's key may be text and another's bytes.
+                column = columns[name].cast("binary") if name in ("key", "value") else columns[name]
+                chosen = F.when(F.col(TAG).eqNullSafe(F.lit(output.tag)), column).otherwise(chosen)
         return chosen
 
     return RecordColumns(

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,6 @@ from lockgate.dataflow.steps import Read, Transform
 from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused
 from lockgate.failures import find_error
 from lockgate.guarantees import Guarantee, Mode
-from lockgate.kafka.wire import hosts_of
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
@@ -132,16 +132,16 @@ class Run:
         self._is_stopping.set()
 
     def _stop_query(self) -> None:
-        if self._writer.commits is not None:
-            self._writer.commits.stop()
+        self._writer.commits.stop()
         self._query.stop()
 
     def _finish(self) -> None:
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
         if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
             self._writer.busy.release()
-        if self._writer.commits is not None:
-            self._writer.commits.close()
+        self._writer.commits.close()
+        for output in self._writer.outputs:
+            output.sink.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
         error = self._query.exception()
@@ -198,24 +198,25 @@ def run(
         )
     )
     compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
-    for output in compiled.outputs:
-        if not output.is_exact:  # those are looked at by their transactional writer
-            output.sink.check(output.where)  # only now: it may make a topic, and a refused job leaves nothing behind
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job.name))
-    if new_life and is_tracked:
-        put_aside(Checkpoint(root=place, spark=spark))
-    writer = _epoch_writer(planned, compiled, spark, new_life)
-
-    def begin() -> StreamingQuery:
-        return _start(planned, compiled, place, until_caught_up, writer)
-
-    try:
-        query = begin()
-    except LockgateError:
+    with ExitStack() as opened:
         if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            opened.callback(shutil.rmtree, temporary, ignore_errors=True)
+        for output in compiled.outputs:
+            opened.callback(output.sink.close)
+            if not output.is_exact:  # those are looked at by their transactional writer
+                # Only now: it may make a topic, and a refused job leaves nothing behind.
+                output.sink.check(output.where)
+        if new_life and is_tracked:
+            put_aside(Checkpoint(root=place, spark=spark))
+        writer = _epoch_writer(planned, compiled, spark, new_life)
+
+        def begin() -> StreamingQuery:
+            return _start(planned, compiled, place, until_caught_up, writer)
+
+        query = begin()
+        opened.pop_all()
     started = Run(
         job=job,
         plan=planned,
@@ -240,24 +241,17 @@ def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_li
     """What writes the epochs: with one decision for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
     exact = [output for output in compiled.outputs if output.is_exact]
-    kafka_hosts = frozenset().union(*(output.sink.commits_at for output in exact))
     sources = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
-    kafka = [output.sink for output in exact if isinstance(output.sink, KafkaSink)]
-    resources = group_outputs(exact)
     return EpochWriter(
         spark=spark,
         outputs=compiled.outputs,
-        commits=open_commits(planned.job.name, kafka, resources, spark=spark, where=where, is_new_life=new_life),
-        resources=resources,
+        commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
+        resources=group_outputs(exact),
         # A transform is a closed box, which may hold state.
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
-        source_topics=frozenset(
-            source.topic
-            for source in sources
-            if isinstance(source, KafkaSource) and hosts_of(source.servers) & kafka_hosts
-        ),
+        sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
     )
 
 

@@ -32,6 +32,9 @@ class ConsoleSink(Sink):
     def columns_needed(self) -> Sequence[str]:
         return ()
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        return "driver", "the driver prints the first rows"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         # All rows are computed, also those that are not shown: state must be kept, and what is wrong must be found.
         rows = rows.persist()

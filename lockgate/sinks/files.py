@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lockgate.commit.mending import MendableLedger
 from lockgate.commit.resource import CommittingSink, Opening
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
+from lockgate.files.mending import FileLedger
 from lockgate.files.rows import FORMATS, check_kind
 from lockgate.files.size import Size, as_bytes
 from lockgate.files.store import FileStore, check_place
@@ -80,6 +82,9 @@ class FileSink(CommittingSink):
         for column in rows.schema:
             check_kind(self.format, column.name, column.dataType, where)
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        return "native", "Spark writes the files"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         # An epoch without rows would leave a file without rows behind; and looking first must not compute them twice.
         rows = rows.persist()
@@ -107,3 +112,6 @@ class FileSink(CommittingSink):
             partition_by=tuple(self.partition_by),
             roll_bytes=as_bytes(self.roll, of="roll"),
         )
+
+    def ledger(self, job: str, where: str) -> MendableLedger:
+        return FileLedger(self.path, job, where=where)

@@ -134,6 +134,11 @@ class KafkaSink(Sink):
         if self.topic is not None and not is_java_only(self.client):
             create_topics(self.servers, [self.topic], where=where, client=self.client)
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        if is_exact:
+            return "Python", "tasks write into one transaction in Python workers, in Arrow batches"
+        return "native", "Spark's own Kafka writer sends the records"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         writer = self.encode(rows, where="KafkaSink").write.format("kafka")
         for name, text in self.options().items():
@@ -191,10 +196,10 @@ class KafkaSink(Sink):
             # A single-element array shows each value as JSON; its brackets are cut away.
             elements = [F.to_json(F.array(at(name)), _json_options()) for name in self.key]
             texts = [F.regexp_extract(element, r"(?s)^\[(.*)\]$", 1) for element in elements]
-            return F.concat(F.lit("["), F.concat_ws(",", *texts), F.lit("]")).cast("binary")
+            return F.concat(F.lit("["), F.concat_ws(",", *texts), F.lit("]"))
         column, kind = at(self.key[0]), kinds[self.key[0].lower()]
         if kind in ("string", "binary"):
-            return column.cast("binary")
+            return column
         digits = {"int": 8, "bigint": 16}.get(kind)
         if digits is None:
             raise BadJob(
@@ -212,9 +217,9 @@ class KafkaSink(Sink):
         fields = [name for name in shown if name not in (self.headers, self.timestamp)]
         row = F.struct(*(at(name).alias(name) for name in fields))
         if self.format == "json":
-            return F.to_json(row, _json_options()).cast("binary")
+            return F.to_json(row, _json_options())
         if self.format == "csv":
-            return F.to_csv(row, {"timestampFormat": TIMESTAMP_FORMAT, "timeZone": "UTC"}).cast("binary")
+            return F.to_csv(row, {"timestampFormat": TIMESTAMP_FORMAT, "timeZone": "UTC"})
         used = {*self.key, *self._beside()}
         rest = [name for name in shown if name not in used]
         if len(rest) != 1:

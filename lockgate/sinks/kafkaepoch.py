@@ -57,7 +57,9 @@ class RecordColumns:
     """The records of an epoch as columns of one frame."""
 
     frame: DataFrame
-    columns: Mapping[str, Column]  # topic, key, value, and partition, headers, timestamp where there are any
+    # topic, key and value (text stays text: Spark gives it to Arrow without a copy), and partition, headers, timestamp
+    # where there are any
+    columns: Mapping[str, Column]
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class KafkaEpochs:
         followers: Followers | None = None,
         is_adopting: bool = False,
         is_new_life: bool = False,
+        is_second: bool = False,
     ) -> None:
         self.job = job
         self.where = where
@@ -114,12 +117,12 @@ class KafkaEpochs:
             permits=self._permits,
             followers=self._followers,
             is_adopting=is_adopting,
+            can_roll_back=not is_second,
         )
         self.spark = spark
         self._first: LockgateError | None = None  # what the first task that failed in this epoch said
+        self._hashes: dict[bool, Column] = {}
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
-        if is_new_life:
-            self._forget()
 
     def stop(self) -> None:
         """Give up what takes long: somebody wants the run to end."""
@@ -148,7 +151,7 @@ class KafkaEpochs:
                 " HOST:PORT` writes what you know to be out",
             )
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Let the ledger say that nothing is out: the job begins again, and what is out will come out again."""
         try:
             seen = self.ledger.peek()
@@ -158,12 +161,27 @@ class KafkaEpochs:
         replace_entry(self.ledger, self._transactions, seen, entry)
         self._followers.forget(entry)
 
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster, by whichever of its addresses it is reached."""
+        return asked(self._connection.cluster_id, self.where)
+
+    def claim(self, epoch: Epoch, *, query_run: str) -> None:
+        """Take the ledger over, before anything is written anywhere; refused where it does not fit."""
+        with self._committing:
+            self._coordinator.enter(query_run)
+            self._coordinator.claim(epoch)
+
+    def clear_error(self) -> None:
+        """What failed before this epoch has nothing to do with it."""
+        self._first = None
+
     def commit(self, epoch: Epoch, rows: EpochRows, *, query_run: str) -> Outcome:
         """Make an epoch visible once. `query_run` is Spark's id of this start of the query."""
         with self._committing:
             self._coordinator.enter(query_run)
             self._first = None
-            return self._coordinator.commit(
+            outcome = self._coordinator.commit(
                 epoch,
                 Work(
                     write=lambda producer, name, is_exchanging: self._write(rows, producer, name, is_exchanging),
@@ -175,6 +193,8 @@ class KafkaEpochs:
                     offsets=rows.offsets,
                 ),
             )
+            self._first = None  # what failed was mended; another cluster may be asked next for what failed there
+            return outcome
 
     def _make_topics(self) -> None:
         """Make the topics of a job that begins. Later one that is missing was deleted, and is not made in silence."""
@@ -269,8 +289,7 @@ class KafkaEpochs:
             tasks = max(1, min(_tasks_of(frame), least))  # an epoch may be empty
             spread = frame.select(*_aliased(made)).coalesce(tasks)
             return spread, tasks
-        hashed = place_hash(self.spark, made.get("key"), made["value"])
-        placed = frame.select(*_aliased(made), hashed.alias("hash"))
+        placed = frame.select(*_aliased(made)).select("*", self._hashed("key" in made).alias("hash"))
         if rows.is_alike and not is_exchanging and only is not None:
             return placed, None
         writers = self._writers(is_routed)
@@ -280,6 +299,14 @@ class KafkaEpochs:
         else:
             writer = self._routed_writer(partition, writers)
         return placed.repartitionById(writers, writer.cast("int")), None
+
+    def _hashed(self, has_key: bool) -> Column:
+        """By which rows are placed; made once, because it takes many calls into the JVM, and every epoch needs it."""
+        from pyspark.sql import functions as F
+
+        if has_key not in self._hashes:
+            self._hashes[has_key] = place_hash(self.spark, F.col("key") if has_key else None, F.col("value"))
+        return self._hashes[has_key]
 
     def _writers(self, is_routed: bool) -> int:
         """How many tasks write: one per slot is enough, since each owns several partitions."""

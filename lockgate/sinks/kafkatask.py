@@ -277,11 +277,18 @@ def _as_records(part: pa.RecordBatch, now_ms: int) -> Records:
         times = part.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         times = times.fill_null(now_ms)  # a record without a time of its own has that of its batch
     return Records(
-        keys=part.column("key") if "key" in names else None,
-        values=part.column("value"),
+        keys=_as_bytes(part.column("key")) if "key" in names else None,
+        values=_as_bytes(part.column("value")),
         headers=part.column("headers") if "headers" in names else None,
         timestamps_ms=None if times is None else times.to_numpy(zero_copy_only=False),
     )
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """Text as the bytes that it is made of; nothing is copied."""
+    import pyarrow as pa
+
+    return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
 
 
 def _as_batch(votes: list[tuple[Any, ...]]) -> pa.RecordBatch:

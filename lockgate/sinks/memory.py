@@ -41,5 +41,8 @@ class MemorySink(Sink):
     def columns_needed(self) -> Sequence[str]:
         return ()
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        return "driver", "all rows pass through the driver"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         self._kept.extend((epoch, row) for row in collect_rows(rows))

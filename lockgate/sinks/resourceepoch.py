@@ -70,6 +70,10 @@ class ResourceEpochs:
                 ),
             )
 
+    def clear_error(self) -> None:
+        """What failed before this epoch has nothing to do with it."""
+        self._first = None
+
     def first_error(self, error: Exception) -> LockgateError | None:
         """The error to show: ours, or what Spark's message carries."""
         return error if isinstance(error, LockgateError) else self._first or find_cause(error)[1]

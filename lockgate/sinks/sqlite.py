@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry, entry_of
+from lockgate.commit.mending import MendableLedger, moved
 from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
 from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, Refused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _BUSY_SECONDS = 60.0
 _KINDS = {"tinyint": "INTEGER", "smallint": "INTEGER", "int": "INTEGER", "bigint": "INTEGER", "boolean": "INTEGER"}
 _KINDS |= {"float": "REAL", "double": "REAL", "binary": "BLOB"}
+_MAKE_LEDGER = "CREATE TABLE IF NOT EXISTS lockgate_ledger (job TEXT PRIMARY KEY, entry TEXT NOT NULL)"
+_WRITE_LEDGER = "INSERT OR REPLACE INTO lockgate_ledger VALUES (?, ?)"
 
 
 @dataclass(frozen=True, init=False)
@@ -106,6 +109,9 @@ class SqliteSink(CommittingSink):
     def prepare(self, rows: DataFrame) -> DataFrame:
         return mark_deleted(rows, self.deleted)
 
+    def execution(self, *, is_exact: bool) -> tuple[str, str]:
+        return "driver", "all rows pass through the driver"
+
     def write(self, rows: DataFrame, epoch: int) -> None:
         with closing(_connect(self.path)) as opened, _transaction(opened) as connection:
             staging = _Staging(self, "plain")
@@ -115,19 +121,26 @@ class SqliteSink(CommittingSink):
 
     def open(self, opening: Opening) -> Resource:
         sinks = {name: sink for name, sink in opening.sinks.items() if isinstance(sink, SqliteSink)}
-        return SqliteResource(opening.job, sinks, self.path, where=f"{self.resource}, {opening.where}")
+        where = f"{self.resource}, {opening.where}"
+        return SqliteResource(opening.job, sinks, self.path, where=where, is_deciding=opening.is_deciding)
+
+    def ledger(self, job: str, where: str) -> MendableLedger:
+        return SqliteLedger(self.path, job, where=where)
 
 
 class SqliteResource(Resource):
     """An SQLite file, opened for one job."""
 
-    def __init__(self, job: str, sinks: Mapping[str, SqliteSink], path: str, *, where: str) -> None:
+    def __init__(
+        self, job: str, sinks: Mapping[str, SqliteSink], path: str, *, where: str, is_deciding: bool = True
+    ) -> None:
         self.where = where
         self._job = job
+        self._is_deciding = is_deciding
         self._connection = _connect(path, where)
         self._stagings = {output: _Staging(sink, job) for output, sink in sinks.items()}
         with self._told(), _transaction(self._connection) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS lockgate_ledger (job TEXT PRIMARY KEY, entry TEXT NOT NULL)")
+            connection.execute(_MAKE_LEDGER)
 
     def read(self) -> Entry | None:
         with self._told():
@@ -140,6 +153,8 @@ class SqliteResource(Resource):
                 with _transaction(self._connection) as connection:
                     self._stagings[output].make(connection, frame)
                     names[output] = self._stagings[output].put(connection, frame)
+            if not self._is_deciding:
+                self._rehearse(names)
             return json.dumps(names)
 
     def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
@@ -154,9 +169,16 @@ class SqliteResource(Resource):
                     raise EpochFailed(
                         f"what was staged for {output!r} is gone", where=self.where, fix="the epoch is repeated"
                     )
-            connection.execute(
-                "INSERT OR REPLACE INTO lockgate_ledger VALUES (?, ?)", (self._job, entry.to_bytes().decode())
-            )
+            connection.execute(_WRITE_LEDGER, (self._job, entry.to_bytes().decode()))
+
+    def _rehearse(self, names: Mapping[str, str]) -> None:
+        """Move the rows and undo it: a row that the table does not take has to stop the epoch before it is decided."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            for output, name in names.items():
+                self._stagings[output].move(self._connection, name)
+        finally:
+            self._connection.execute("ROLLBACK")
 
     def leftovers(self) -> Collection[str]:
         with self._told():
@@ -175,8 +197,7 @@ class SqliteResource(Resource):
         self._connection.close()
 
     def _read(self) -> Entry | None:
-        found = self._connection.execute("SELECT entry FROM lockgate_ledger WHERE job = ?", (self._job,)).fetchone()
-        return None if found is None else entry_of(found[0].encode(), self.where)
+        return _read_ledger(self._connection, self._job, self.where)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -195,6 +216,63 @@ class SqliteResource(Resource):
             ) from error
 
 
+class SqliteLedger(MendableLedger):
+    """The ledger of one job in an SQLite file, as a person meets it (see commit/mending.py)."""
+
+    option = "--sqlite FILE"
+    missing = "table 'lockgate_ledger' has no row for it, or is not there"
+
+    def __init__(self, path: str, job: str, *, where: str) -> None:
+        file = Path(path).absolute()
+        self.where = f"table 'lockgate_ledger' of {file}, {where}"
+        self.name = f"table lockgate_ledger of {file}"
+        self.facts = {"table": "lockgate_ledger", "file": str(file)}
+        self._job = job
+        if not file.is_file():
+            raise Refused(f"there is no file {file}", where=where, fix="name the path of the job's SqliteSink")
+        self._connection = _connect(path, where)
+
+    def peek(self) -> Entry | None:
+        with self._told():
+            return _read_ledger(self._connection, self._job, self.where) if self._has("lockgate_ledger") else None
+
+    def waiting(self) -> Sequence[str]:
+        with self._told():
+            tables = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            stagings = {_staging_table(self._job, table) for table in tables} & set(tables)
+            names = (f"SELECT DISTINCT lockgate_name FROM {_quote(table)}" for table in sorted(stagings))
+            return [row[0] for name in names for row in self._connection.execute(name)]
+
+    def replace(self, seen: Entry | None, entry: Entry) -> None:
+        with self._told(), _transaction(self._connection) as connection:
+            connection.execute(_MAKE_LEDGER)
+            try:
+                current = _read_ledger(connection, self._job, self.where)
+            except InvariantBroken:
+                current = None  # it could not be read before either, and this is the cure
+            if current != seen:
+                raise moved(current, self.where)
+            connection.execute(_WRITE_LEDGER, (self._job, entry.to_bytes().decode()))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _has(self, table: str) -> bool:
+        found = self._connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+        return found.fetchone() is not None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise Failed(
+                f"SQLite: {error}", where=self.where, fix="see that it may be written, and that nobody locks it"
+            ) from error
+        except sqlite3.Error as error:
+            raise Refused(f"SQLite: {error}", where=self.where, fix="name the path of the job's SqliteSink") from error
+
+
 @dataclass(frozen=True)
 class _Staging:
     """The table where rows of one output wait: their columns, and by whom, in which order and for what."""
@@ -204,8 +282,7 @@ class _Staging:
 
     @property
     def table(self) -> str:
-        digest = hashlib.sha256(f"{self.job}\n{self.sink.table}".encode()).hexdigest()[:12]
-        return _quote(f"lockgate_staged_{digest}")
+        return _quote(_staging_table(self.job, self.sink.table))
 
     def make(self, connection: sqlite3.Connection, rows: DataFrame) -> None:
         """Make both tables, where they are not there, and check that the rows fit."""
@@ -280,6 +357,16 @@ class _Staging:
 
     def drop(self, connection: sqlite3.Connection, name: str) -> None:
         connection.execute(f"DELETE FROM {self.table} WHERE lockgate_name = ?", (name,))
+
+
+def _staging_table(job: str, table: str) -> str:
+    digest = hashlib.sha256(f"{job}\n{table}".encode()).hexdigest()[:12]
+    return f"lockgate_staged_{digest}"
+
+
+def _read_ledger(connection: sqlite3.Connection, job: str, where: str) -> Entry | None:
+    found = connection.execute("SELECT entry FROM lockgate_ledger WHERE job = ?", (job,)).fetchone()
+    return None if found is None else entry_of(found[0].encode(), where)
 
 
 def _connect(path: str, where: str = "SqliteSink") -> sqlite3.Connection:

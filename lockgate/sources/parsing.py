@@ -101,7 +101,10 @@ def _has_more(text: SparkColumn, format: str) -> SparkColumn:
     if format != "json":
         return F.lit(False)
     # Where the first closing brace is the last character, nothing can follow; all others are read once more, whole.
-    is_surely_whole = F.instr(text, "}") == F.length(F.rtrim(text))
+    # By bytes: Spark counts characters one by one, which took a tenth of a job's time.
+    trimmed = F.rtrim(text)
+    before = F.substring(trimmed.cast("binary"), F.lit(1), F.octet_length(trimmed) - 1).cast("string")
+    is_surely_whole = F.endswith(trimmed, F.lit("}")) & ~F.contains(before, F.lit("}"))
     length = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     return F.when(is_surely_whole, F.lit(False)).otherwise(F.coalesce(length, F.lit(0)) != 1)
 

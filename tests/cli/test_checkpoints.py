@@ -6,22 +6,31 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from ledger_places import Place
+from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
 from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch
+from lockgate.cli.jobfile import load_job
 from lockgate.commit.ledger import Entry
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import Refused
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
+from lockgate.postgres.connect import connect
+from lockgate.postgres.mending import PostgresLedger
 from lockgate.runtime.checkpoints import Checkpoint, uncommitted_files
+from lockgate.runtime.run import run
 
 EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
@@ -107,29 +116,73 @@ def test_rollback_says_what_is_to_be_rolled_back(capsys: pytest.CaptureFixture[s
     assert "--uncommitted" in capsys.readouterr().err
 
 
-JOB = """
-    from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system_that_decides(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=3, committed=2)
+    rollback = ["checkpoints", "rollback", place.job, *place.option, "--checkpoint", checkpoint.root, "--uncommitted"]
+    assert cli.main([*rollback, "--yes"]) == 2
+    assert "nobody can tell whether epoch 2 is out" in capsys.readouterr().err
+    with closing(place.open()) as ledger:
+        ledger.replace(None, entry(2, checkpoint.digest(2)))
+        assert cli.main([*rollback, "--yes"]) == 2
+        assert f"epoch 2 of job {place.job!r} is out" in capsys.readouterr().err
+        before = entry(1, checkpoint.digest(1))
+        ledger.replace(entry(2, checkpoint.digest(2)), before)
+        assert cli.main(rollback) == 0
+        told = capsys.readouterr().out
+        assert "safe only where the system that was named decides" in told
+        assert told.endswith("nothing was removed; add --yes\n")
+        assert (checkpoint.epochs("offsets"), ledger.peek()) == ([0, 1, 2], before)
+        assert cli.main([*rollback, "--yes"]) == 0
+        claimed = ledger.peek()
+        assert claimed is not None
+        assert (claimed.epoch, claimed.digest) == (1, before.digest)
+        assert claimed.run.startswith("rollback-")
+    assert checkpoint.epochs("offsets") == [0, 1]
 
-    def job(servers: str, name: str) -> Job:
+
+@pytest.mark.system
+def test_a_driver_that_is_connected_to_the_database_is_seen(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = f"alive-{uuid4().hex[:8]}-{'x' * 100}"  # PostgreSQL cuts long names
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=1, committed=0)
+    with closing(PostgresLedger(dsn, job, where="test")) as ledger:
+        ledger.replace(None, entry(None, None))
+    rollback = ["checkpoints", "rollback", job, "--postgres", dsn, "--checkpoint", checkpoint.root, "--uncommitted"]
+    with closing(connect(dsn, where="test", name=f"lockgate {job}")):
+        assert cli.main([*rollback, "--yes"]) == 2
+        assert "seems to run: it is connected to the database since" in capsys.readouterr().err
+    assert checkpoint.epochs("offsets") == [0]
+
+
+JOB = """
+    from lockgate import Guarantee, Job, KafkaSink, KafkaSource, PostgresSink, stream
+
+    def job(servers: str, name: str, dsn: str = "") -> Job:
         payments = stream("payments", KafkaSource(topic=f"{name}-in", servers=servers, value="id INT, card STRING"))
         totals = payments.key_by("card").rolling(name="count", payments="count(*)")
-        return Job(name, totals.to("totals", KafkaSink(topic=f"{name}-out", servers=servers, key="card")),
-                   guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+        kafka = totals.to("totals", KafkaSink(topic=f"{name}-out", servers=servers, key="card"))
+        table = payments.to("rows", PostgresSink(table=name.replace("-", "_"), dsn=dsn or "host=none", create=True))
+        return Job(name, table if dsn else kafka, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
 """
 ROWS, CARDS = 1000, 10
 
 
 @dataclass(frozen=True)
 class Site:
-    """A job with state, whose driver died in its second epoch."""
+    """A job whose driver died in its second epoch; it has state where its rows go to Kafka."""
 
     servers: str
     name: str
     directory: Path
+    dsn: str = ""  # where rows go instead of Kafka
 
     @property
     def target(self) -> list[str]:
-        return ["totals.py", "-p", f"servers={self.servers}", "-p", f"name={self.name}"]
+        told = {"servers": self.servers, "name": self.name, "dsn": self.dsn}
+        return ["totals.py", *(part for name, text in told.items() for part in ("-p", f"{name}={text}"))]
 
     @property
     def checkpoint(self) -> Path:
@@ -148,9 +201,14 @@ class Site:
         )
 
 
-@pytest.fixture(scope="module")
-def site(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    site = Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path_factory.mktemp("rollback"))
+@pytest.fixture
+def site(kafka: str, tmp_path: Path) -> Site:
+    return fill(Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path))
+
+
+def fill(site: Site) -> Site:
+    """Let there be rows, and a driver that dies in its second epoch."""
+    kafka = site.servers
     (site.directory / "totals.py").write_text(textwrap.dedent(JOB))
     create_topics(kafka, [f"{site.name}-in", f"{site.name}-out"], partitions=2, where="test")
     producer = KafkaProducer(bootstrap_servers=kafka)
@@ -229,3 +287,50 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     counts = read_counts(site)
     # Once each, and with the right state: a card counts up without a gap and without a repetition.
     assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}
+
+
+@pytest.mark.system
+def test_the_same_holds_where_a_database_decides(
+    kafka: str,
+    dsn: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    site = fill(Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path, dsn=dsn))
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Checkpoint(root=str(site.checkpoint))
+    assert (checkpoint.epochs("offsets"), checkpoint.epochs("commits")) == ([0, 1], [0])
+    rollback = ["checkpoints", "rollback", *site.target, "--uncommitted"]
+    deadline = time.monotonic() + 30
+    while cli.main(rollback) != 0:  # the server has still to notice that the driver is dead
+        assert "seems to run" in capsys.readouterr().err
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    told = capsys.readouterr().out
+    assert "epoch       1 is planned, not committed and not out" in told
+    assert "400 offsets in all" in told
+
+    # All rows of the epoch are staged, and nobody has published them.
+    assert cli.main(["ledger", "show", *site.target, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert (before["entry"]["epoch"], before["next_epoch"], before["fits"]) == (0, 1, True)
+    assert before["table"] == "lockgate_ledger"
+    assert before["waiting"]
+    assert all(name.startswith("lockgate_staging_") for name in before["waiting"])
+
+    assert cli.main([*rollback, "--yes", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["epoch"], facts["removed"], facts["records_at_most"]) == (1, True, 400)
+    assert facts["files"] == ["offsets/1"]
+    job = load_job(site.target[0], site.target[2::2])
+    run(job, checkpoint=checkpoint.root, until_caught_up=True, rows_per_epoch=150)
+    assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
+    with psycopg.connect(dsn) as connection:
+        table = site.name.replace("-", "_")
+        rows = connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
+    assert rows == [(number,) for number in range(ROWS)]
+    assert cli.main(["ledger", "show", *site.target, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert (after["entry"]["epoch"], after["waiting"], after["fits"]) == (3, [], True)

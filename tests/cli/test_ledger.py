@@ -1,17 +1,33 @@
-"""`lockgate ledger`: what may be doubled or lost is pure; the rest meets a real broker."""
+"""`lockgate ledger`: what may be doubled or lost is pure; the rest meets a real broker, real databases, real files."""
 
 import hashlib
 import json
-from datetime import datetime, timezone
+import textwrap
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from ledger_places import Place, in_files, in_sqlite
 
 from lockgate.cli import main as cli
-from lockgate.cli.ledger import count_records, describe_ranges, entry_for, judge, read_epoch, refuse_useless, weigh
+from lockgate.cli.ledger import (
+    count_records,
+    describe_ranges,
+    describe_waiting,
+    entry_for,
+    judge,
+    keep_staged,
+    read_epoch,
+    refuse_useless,
+    weigh,
+)
 from lockgate.commit.ledger import Entry
-from lockgate.errors import Refused
+from lockgate.errors import Failed, Refused
+from lockgate.files.store import FileStore
+from lockgate.files.system import LocalSystem
 from lockgate.runtime.checkpoints import Checkpoint, SourceRange, next_epoch, source_ranges
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
@@ -160,6 +176,16 @@ def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: P
         (["set", "j", "--servers", "h:1", "--epoch", "many"], "is not an epoch"),
         (["set", "j", "--servers", "h:1", "--epoch", "3", "--checkpoint", "absent"], "there is no checkpoint"),
         (["set", "j", "--servers", "h:1", "--epoch", "3", "--checkpoint", "hdfs://h/c"], "this machine's disk"),
+        (["show", "j", "--servers", "h:1", "--files", "d"], "said twice where the ledger"),
+        (["show", "j", "--files", "d", "--sqlite", "f"], "said twice where the ledger"),
+        (["show", "j.py", "--files", "d"], "says where its ledgers are"),
+        (["show", "j", "--files", "absent"], "there is no directory"),
+        (["show", "j", "--files", "hdfs://h/d"], "_lockgate/j holds the ledger"),
+        (["show", "j", "--files", ".", "-p", "a=b"], "-p is for a job's file"),
+        (["show", "j", "--sqlite", ".", "--client", "a=b"], "--client is for Kafka"),
+        (["show", "j", "--sqlite", "absent.db"], "there is no file"),
+        (["show", "j", "--sqlite", __file__], "file is not a database"),
+        (["show", "j", "--postgres", "not a dsn"], "the dsn cannot be read"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
@@ -167,6 +193,16 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
 ) -> None:
     assert cli.main(["ledger", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_database_that_is_not_there_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lockgate.postgres.mending._PATIENCE", timedelta(0))
+    assert cli.main(["ledger", "show", "j", "--postgres", "postgresql://u:s3cret@127.0.0.1:1/d"]) == 2
+    said = capsys.readouterr().err
+    assert "PostgreSQL is not there" in said
+    assert "s3cret" not in said
 
 
 @pytest.mark.system
@@ -179,7 +215,7 @@ def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys:
 
     assert cli.main(["ledger", "set", *options, "--epoch", "2"]) == 0
     told = capsys.readouterr().out
-    assert "the ledger topic is gone; it is made anew" in told
+    assert f"the ledger is gone (there is no topic 'lockgate.{job}.ledger'); it is made anew" in told
     assert "epochs 0..2 will never be written again" in told
     assert "in-0: 5 to 35" in told
     assert "60 offsets in all" in told
@@ -216,7 +252,6 @@ def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys:
 @pytest.mark.system
 def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tmp_path: Path) -> None:
     from lockgate.cli.target import connected
-    from lockgate.errors import Failed
     from lockgate.kafka.ledgeredit import open_transactions, replace_entry
     from lockgate.kafka.ledgertopic import LedgerTopic
     from lockgate.kafka.settings import read_settings
@@ -252,3 +287,199 @@ def test_a_ledger_that_cannot_be_read_can_be_mended(
     assert "cannot be read" in capsys.readouterr().out
     assert cli.main(["ledger", "show", *options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["entry"]["epoch"] == 1
+
+
+# Without Kafka
+
+
+def test_a_ledger_in_any_system_is_shown_and_set_as_that_of_kafka_is(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    options = [place.job, *place.option, "--checkpoint", checkpoint.root]
+    assert cli.main(["ledger", "show", *options]) == 1
+    told = capsys.readouterr().err
+    assert f"job {place.job!r} has no ledger" in told
+    assert f"--checkpoint PLACE {place.option[0]} " in told
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "it is made anew" in told
+    assert "epochs 0..2 will never be written again" in told
+    assert told.endswith("nothing was written; add --yes\n")
+    with closing(place.open()) as ledger:
+        assert not ledger.exists  # it was only said
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
+    assert capsys.readouterr().out.endswith("written\n")
+    assert cli.main(["ledger", "show", *options, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["entry"]["epoch"], facts["entry"]["digest"]) == (2, checkpoint.digest(2))
+    assert facts["entry"]["run"].startswith("ledger-set-")
+    assert (facts["fits"], facts["next_epoch"], facts["waiting"], facts["followers"]) == (True, 3, [], [])
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "3", "--yes", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["before"]["epoch"], facts["after"]["epoch"]) == (2, 3)
+    assert (facts["written_again"], facts["never_written"], facts["written"]) == (None, [3, 3], True)
+    assert cli.main(["ledger", "show", *options]) == 0
+    told = capsys.readouterr().out
+    assert place.name in told
+    assert "epoch       3\n" in told
+    assert "epoch 3 is out and will be skipped" in told
+    assert "s3cret" not in told
+
+    assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
+    assert "The ledger is at 3, you set 2: epoch 3 will be written again" in capsys.readouterr().out
+    assert cli.main(["ledger", "set", *options, "--epoch", "0", "--yes"]) == 2
+    assert "goes on with epoch 3" in capsys.readouterr().err
+
+
+def test_a_ledger_in_any_system_is_left_alone_where_it_moves_while_a_person_decides(place: Place) -> None:
+    with closing(place.open()) as ledger, closing(place.open()) as another:
+        ledger.replace(None, entry(1))
+        with pytest.raises(Failed, match="has moved since it was looked at, to epoch 1"):
+            another.replace(None, entry(2))
+        another.replace(entry(1), entry(2))
+        with pytest.raises(Failed, match="has moved since it was looked at, to epoch 2"):
+            ledger.replace(entry(1), entry(3))
+        assert ledger.peek() == another.peek() == entry(2)
+
+
+def test_the_ledger_of_a_database_can_be_mended_where_it_cannot_be_read_and_that_of_files_only_from_a_copy(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    options = [place.job, *place.option, "--checkpoint", checkpoint.root]
+    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
+    place.spoil()
+    capsys.readouterr()
+    assert cli.main(["ledger", "show", *options]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    is_files = place.option[0] == "--files"
+    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == (1 if is_files else 0)
+    said = capsys.readouterr()
+    assert "cannot be read" in (said.err if is_files else said.out)
+    assert cli.main(["ledger", "show", *options]) == (1 if is_files else 0)
+
+
+def test_manifests_that_are_lost_are_not_made_anew_over_files_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = in_files("lost", tmp_path)
+    data = tmp_path / "out" / "data" / "lost" / "0-abc" / "part-0.json"
+    data.parent.mkdir(parents=True)
+    data.write_text("{}\n")
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    options = ["lost", *place.option, "--checkpoint", checkpoint.root]
+    for command in (["show", *options], ["set", *options, "--epoch", "1"], ["set", *options, "--epoch", "1", "--yes"]):
+        assert cli.main(["ledger", *command]) == 1
+        assert "no manifest names them" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "_lockgate").exists()
+
+
+def test_what_is_staged_and_not_published_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = in_files("staging", tmp_path)
+    with closing(place.open()) as ledger:
+        ledger.replace(None, entry(0))
+    store = FileStore(LocalSystem(tmp_path / "out"), "staging", kind="json", partition_by=(), roll_bytes=1000)
+    directory = store.fresh_directory(1)
+    (tmp_path / "out" / directory).mkdir(parents=True)
+    (tmp_path / "out" / directory / "part-0.json").write_text("{}\n")
+    assert cli.main(["ledger", "show", "staging", *place.option]) == 0
+    assert f"waiting     1 staged and not published: {directory}\n" in capsys.readouterr().out
+    store.publish(store.seal(directory, "n INT"), entry(1), after=entry(0))
+    assert cli.main(["ledger", "show", "staging", *place.option]) == 0
+    assert "waiting" not in capsys.readouterr().out
+    assert describe_waiting(["a", "b", "c", "d"])[0].endswith("4 staged and not published: a, b, c, ...")
+
+
+def test_what_followers_have_still_to_publish_is_not_forgotten() -> None:
+    named = replace(entry(3), staged={"files": "name"})
+    assert keep_staged(named, entry(3)).staged == {"files": "name"}
+    assert keep_staged(named, entry(2)).staged == {}
+    assert keep_staged(named, entry(3, digest="another")).staged == {}
+    assert keep_staged(None, entry(3)).staged == {}
+
+
+SYSTEMS = """
+    from lockgate import ConsoleSink, FileSink, FileSource, Guarantee, Job, SqliteSink, stream
+
+    def job(root: str) -> Job:
+        events = stream("events", FileSource(path=f"{root}/in", value="id INT"))
+        return Job(
+            "systems",
+            events.to("copies", FileSink(f"{root}/out")),
+            events.to("rows", SqliteSink(table="out", path=f"{root}/results.db")),
+            events.to("screen", ConsoleSink(), guarantee=Guarantee.AT_LEAST_ONCE),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        )
+"""
+
+
+def test_the_file_of_a_job_says_which_system_decides_and_how_the_others_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "systems.py").write_text(textwrap.dedent(SYSTEMS))
+    (tmp_path / "in").mkdir()
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    decides, follows = in_sqlite("systems", tmp_path), in_files("systems", tmp_path)
+    options = [str(tmp_path / "systems.py"), "-p", f"root={tmp_path}", "--checkpoint", checkpoint.root]
+
+    def show() -> tuple[int, str, str]:
+        assert cli.main(["ledger", "show", *options, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        (one,) = facts["followers"]
+        assert one["name"] == "copies"
+        return facts["entry"]["epoch"], one["standing"], one["says"]
+
+    at = {number: written(checkpoint, number) for number in range(4)}
+    with closing(decides.open()) as deciding, closing(follows.open()) as following:
+        deciding.replace(None, at[1])
+        assert show() == (1, "new", "nothing at all; it begins with the next epoch")
+        following.replace(None, at[1])
+        assert show()[:2] == (1, "even")
+        deciding.replace(at[1], replace(at[2], staged={"copies": "a name"}))
+        assert show()[:2] == (2, "behind")
+
+        # The same epoch again keeps the names; another one shows what has to be set, too.
+        assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
+        assert "Set it, too" not in capsys.readouterr().out
+        kept = deciding.peek()
+        assert kept is not None
+        assert kept.staged == {"copies": "a name"}
+        assert cli.main(["ledger", "set", *options, "--epoch", "3", "--yes"]) == 0
+        told = capsys.readouterr().out
+        assert "The next run will stop at the ledger of copies (epoch 1 is out" in told
+        assert "lockgate ledger set systems --epoch 3 --checkpoint PLACE --files DIR" in told
+        assert show()[1] == "elsewhere"
+        follower = ["systems", *follows.option, "--checkpoint", checkpoint.root]
+        assert cli.main(["ledger", "set", *follower, "--epoch", "3", "--yes"]) == 0
+        capsys.readouterr()
+        assert show()[:2] == (3, "even")
+
+    assert cli.main(["transactions", "show", *options[:3]]) == 2
+    assert "has no Kafka output" in capsys.readouterr().err
+
+
+def test_of_two_clusters_the_first_is_meant_and_another_has_to_be_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(
+        textwrap.dedent("""\
+        from lockgate import Guarantee, Job, KafkaSink, MemorySource, stream
+
+        def job() -> Job:
+            rows = stream("rows", MemorySource([], value="id INT"))
+            sinks = [KafkaSink(topic="t", servers=f"127.0.0.1:{port}") for port in (1, 2)]
+            outputs = [rows.to(f"out-{index}", sink) for index, sink in enumerate(sinks)]
+            return Job("two", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+        """)
+    )
+    assert cli.main(["ledger", "show", str(file), "--servers", "127.0.0.1:3"]) == 2
+    assert "127.0.0.1:1; 127.0.0.1:2" in capsys.readouterr().err
+    assert cli.main(["ledger", "show", str(file)]) == 2
+    assert "no Kafka broker answers at 127.0.0.1:1" in capsys.readouterr().err
+    assert cli.main(["checkpoints", "rollback", str(file), "--uncommitted", "--servers", "127.0.0.1:2"]) == 2
+    assert "commits in another cluster before this one" in capsys.readouterr().err

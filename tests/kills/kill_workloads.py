@@ -9,6 +9,7 @@ windows    sums per key and ten seconds: state and a watermark
 
 three systems      the rows of keyed, into Kafka, PostgreSQL and files
 table and files    the same without Kafka
+two clusters       the same, into Kafka twice
 """
 
 import json
@@ -32,7 +33,7 @@ HEAD = """\
 from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, PostgresSink, stream, windows
 
 
-def job(servers: str, name: str, read: str, write: str, dsn: str = "", files: str = "") -> Job:
+def job(servers: str, name: str, read: str, write: str, dsn: str = "", files: str = "", second: str = "") -> Job:
     source = KafkaSource(topic=read, servers=servers, {columns})
     events = stream("events", source)
 {body}
@@ -55,7 +56,7 @@ class Workload:
     is_stateful: bool = False
     is_ordered: bool = True
     has_windows: bool = False
-    others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn) and into files
+    others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn), files, another cluster (second)
 
     def source(self) -> str:
         """The text of the job file."""
@@ -168,6 +169,7 @@ _DOUBLE = '    large = events.where("amount % 10 <> 0").select("id", "name", twi
 
 _TABLE = 'large.to("table", PostgresSink(table=name, dsn=dsn, create=True))'
 _FILES = 'large.to("files", FileSink(files))'
+_SECOND = 'large.to("second", KafkaSink(topic=write, servers=second, key="name"))'
 
 WORKLOADS = {
     workload.name: workload
@@ -185,6 +187,7 @@ WORKLOADS = {
             expect=_expect_keyed,
             others=(_TABLE, _FILES),
         ),
+        Workload(name="two clusters", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, others=(_SECOND,)),
         Workload(
             name="split",
             body='    parts = events.select("id", "name", "amount").split(small="amount < 60", large="amount >= 40")',

@@ -24,6 +24,7 @@ from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import Flow, LogicalGraph, Node
 from lockgate.planner.plan import Plan, plan
 from lockgate.sinks.kafka import KafkaSink
+from lockgate.sinks.postgres import PostgresSink
 
 DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 
@@ -523,8 +524,8 @@ def test_a_weaker_part_never_makes_a_stronger_job(drawing: Drawing) -> None:
         assert all(after[ends].reached <= path.reached for ends, path in before.items()), weaker
 
 
-def kafka_outputs(*servers: str, guarantee: Guarantee) -> Plan:
-    rows = events()
+def kafka_outputs(*servers: str, guarantee: Guarantee, **computed: str) -> Plan:
+    rows = events().select("k", **computed)
     outputs = [
         rows.to(f"out-{number}", KafkaSink(topic=f"topic-{number}", servers=one)) for number, one in enumerate(servers)
     ]
@@ -544,8 +545,35 @@ def test_all_kafka_outputs_of_one_cluster_are_decided_together() -> None:
     assert same.reached is Guarantee.END_TO_END_EXACTLY_ONCE
 
 
-def test_two_kafka_clusters_cannot_decide_together() -> None:
-    refusal = kafka_outputs("one:9092", "two:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE).refusal()
+def test_a_second_kafka_cluster_follows_by_deterministic_steps_and_the_plan_says_so() -> None:
+    found = kafka_outputs("one:9092", "two:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, twice="x * 2")
+    assert found.refusal() is None
+    assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert not found.paths[0].lifts
+    assert "commits after sink 'out-0', in another cluster" in found.paths[1].lifts[0]
+
+
+def test_a_second_kafka_cluster_is_refused_where_a_replay_could_give_it_other_rows() -> None:
+    one = kafka_outputs("one:9092", "one:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, chance="rand()")
+    assert one.refusal() is None
+    refusal = kafka_outputs(
+        "one:9092", "two:9092", guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, chance="rand()"
+    ).refusal()
     assert refusal is not None
-    assert "two clusters cannot decide together" in refusal.what
-    assert "'out-1'" in refusal.where
+    assert "not deterministic" in refusal.what
+    assert "'out-1' commits after sink 'out-0', in another cluster" in refusal.what
+
+
+def test_a_table_before_two_kafka_clusters_does_not_hide_that_they_are_two() -> None:
+    rows = events().select("k", chance="rand()")
+    refusal = plan(
+        Job(
+            "job",
+            rows.to("table", PostgresSink(table="t", dsn="postgresql://host/db")),
+            rows.to("out-0", KafkaSink(topic="topic", servers="one:9092")),
+            rows.to("out-1", KafkaSink(topic="topic", servers="two:9092")),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        )
+    ).refusal()
+    assert refusal is not None
+    assert "'out-1' commits after sink 'out-0', in another cluster" in refusal.what

@@ -84,6 +84,8 @@ def test_the_logical_graph_shows_each_step_in_the_authors_words(text: str) -> No
 def test_the_text_lists_tasks_execution_state_and_every_exchange_that_moves_rows(text: str) -> None:
     assert "window, 4 tasks, native, keeps state: Spark has it natively" in text
     assert "rolling, 4 tasks, Python, keeps state: " in text
+    assert "4 tasks, native: Spark's own Kafka writer sends the records" in text
+    assert "driver: the driver prints the first rows" in text
     assert "chosen by the planner: rows of a key must meet in one task" in text
     assert "broadcast, chosen by the author: imposed at test_explain.py:" in text
     assert "random, chosen by the planner: dealt out to the 3 tasks asked for at test_explain.py:" in text

@@ -3,14 +3,19 @@ from __future__ import annotations
 import pytest
 
 from lockgate.dataflow import exchange, windows
+from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import Stream, stream
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, build_logical
 from lockgate.planner.physical import STATE_PARTITIONS, PhysicalGraph, build_physical
+from lockgate.sinks.console import ConsoleSink
+from lockgate.sinks.files import FileSink
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.memory import MemorySink
+from lockgate.sinks.postgres import PostgresSink
+from lockgate.sinks.sqlite import SqliteSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.memory import MemorySource
 
@@ -148,6 +153,39 @@ def test_a_step_says_whether_it_runs_natively_or_in_python_and_why(step: Stream,
     told = physical(step).step(name)
     assert told.execution == execution
     assert told.reason
+
+
+KAFKA = KafkaSink(topic="out", servers="k:9092")
+POSTGRES = PostgresSink(table="out", dsn="host=h dbname=d")
+
+
+@pytest.mark.parametrize(
+    ("sink", "guarantee", "execution", "word"),
+    [
+        (KAFKA, Guarantee.AT_LEAST_ONCE, "native", "Spark's own Kafka writer"),
+        (KAFKA, Guarantee.END_TO_END_EXACTLY_ONCE, "Python", "one transaction in Python workers, in Arrow batches"),
+        (POSTGRES, Guarantee.AT_LEAST_ONCE, "Python", "COPY in Python workers"),
+        (POSTGRES, Guarantee.END_TO_END_EXACTLY_ONCE, "Python", "COPY in Python workers"),
+        (FileSink("/out"), Guarantee.END_TO_END_EXACTLY_ONCE, "native", "Spark writes the files"),
+        (SqliteSink(table="out", path="out.db"), Guarantee.END_TO_END_EXACTLY_ONCE, "driver", "all rows pass"),
+        (MemorySink(), Guarantee.AT_LEAST_ONCE, "driver", "all rows pass"),
+        (ConsoleSink(), Guarantee.AT_LEAST_ONCE, "driver", "the driver prints"),
+    ],
+)
+def test_a_sink_says_what_writes_its_rows(sink: Sink, guarantee: Guarantee, execution: str, word: str) -> None:
+    read = stream("orders", KafkaSource(topic="orders", servers="k:9092", value="ip STRING"))
+    told = build_physical(build_logical(Job("orders", read.to("out", sink), guarantee=guarantee))).step("out")
+    assert told.execution == execution
+    assert word in told.reason
+
+
+def test_what_writes_to_kafka_goes_by_the_guarantee_of_the_output_and_by_the_mode() -> None:
+    read = stream("orders", KafkaSource(topic="orders", servers="k:9092", value="ip STRING"))
+    lower = read.to("out", KAFKA, guarantee=Guarantee.AT_LEAST_ONCE)
+    graph = build_logical(Job("orders", lower, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
+    assert build_physical(graph).step("out").execution == "native"
+    hurried = Job("orders", read.to("out", KAFKA), guarantee=Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME)
+    assert build_physical(build_logical(hurried)).step("out").execution == "native"
 
 
 def test_the_mode_of_the_job_is_the_mode_of_the_graph() -> None:

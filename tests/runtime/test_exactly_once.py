@@ -19,9 +19,9 @@ from uuid import uuid4
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, run, stream, windows
+from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, plan, run, stream, windows
 from lockgate.commit.ledger import Entry
-from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, TopicGone
+from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, Refused, TopicGone
 from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
 from lockgate.kafka.settings import read_settings
@@ -239,14 +239,14 @@ def test_rows_that_are_partitioned_alike_are_not_exchanged_and_rows_that_only_se
         return Job(bench.name, rows.where("id >= 0").to("out", bench.sink(alike)), guarantee=EXACT)
 
     done = bench.run(job())
-    assert not done._writer.commits._coordinator._is_exchanging  # type: ignore[union-attr]
+    assert not done._writer.commits.clusters[0].epochs._coordinator._is_exchanging
     assert bench.ids(alike) == once(range(1000))
     producer = KafkaProducer(bootstrap_servers=bench.servers)
     for number in range(1000, 1040):  # the same keys, in a partition that Java's partitioner would not choose
         producer.send(bench.read, b'{"id": %d}' % number, key=b"c%d" % (number % 50), partition=number % 4)
     producer.close()
     done = bench.run(job())
-    assert done._writer.commits._coordinator._is_exchanging  # type: ignore[union-attr]
+    assert done._writer.commits.clusters[0].epochs._coordinator._is_exchanging
     assert bench.ids(alike) == once(range(1040))
 
 
@@ -413,3 +413,13 @@ def test_a_run_that_is_stopped_in_mid_epoch_leaves_no_transaction_open(bench: Be
     gate.open()
     bench.run()
     assert bench.ids() == once(range(1000))
+
+
+def test_one_cluster_by_two_addresses_is_refused_before_anything_is_written(bench: Bench) -> None:
+    again = KafkaSink(topic=f"{bench.out}-2", servers=bench.servers.replace("127.0.0.1:", "127.1:"), key="card")
+    rows = bench.source()
+    job = Job(bench.name, rows.to("out", bench.sink()), rows.to("again", again), guarantee=EXACT)
+    assert plan(job).refusal() is None  # by their names alone nobody can tell
+    with pytest.raises(Refused, match="name one Kafka cluster in two ways"):
+        bench.run(job)
+    assert not bench.records()
