@@ -689,23 +689,29 @@ class Crashes:
         assert trial.server is not None
         driver = trial.driver()
         for fault in self._faults:
-            stopped = _stopped(driver.process.pid)
-            if fault in self._struck or not Path(str(fault.mark)).exists() or not stopped:
+            mark = Path(str(fault.mark))
+            if fault in self._struck or not mark.exists() or not mark.read_text().strip():
                 continue
+            pid = int(mark.read_text())
+            while pid not in _stopped(driver.process.pid) and psutil.pid_exists(pid):
+                time.sleep(0.01)  # the mark is written just before
             trial.server.kill()
             self._struck.append(fault)
             trial.tell(f"{fault.point}: the server is killed at epoch {trial.epochs()}")
             if fault.point in self._stays_away:
-                _wake(stopped)
-                self._await_word(driver)
+                self._await_word(driver, pid)
             trial.server.start()
             trial.server.wait()
-            _wake(stopped)
+            if fault.point not in self._stays_away:
+                _wake({pid})
             trial.moved()
 
-    def _await_word(self, driver: Driver) -> None:
+    def _await_word(self, driver: Driver, pid: int) -> None:
+        told = driver.output.read_text().count(WAITS)
+        _wake({pid})
         deadline = time.monotonic() + 60
-        while WAITS not in driver.output.read_text():
+        # Another fault may have stopped it at its next point, before it has noticed anything.
+        while driver.output.read_text().count(WAITS) == told and not _stopped(driver.process.pid):
             assert driver.process.poll() is None, f"the driver gave up: {driver.tail()}"
             assert time.monotonic() < deadline, f"the driver does not say that it waits: {driver.tail()}"
             time.sleep(0.05)
