@@ -8,7 +8,7 @@ because the run id is not its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lockgate.commit.ledger import Entry
 from lockgate.errors import Failed, InvariantBroken
@@ -48,6 +48,14 @@ class MendableLedger(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Let go of what is held open."""
+
+
+def read_if_possible(read: Callable[[], Entry | None]) -> Entry | None:
+    """What a ledger says; None where it cannot be read: nor could it before, and to write is the cure."""
+    try:
+        return read()
+    except InvariantBroken:
+        return None
 
 
 def moved(current: Entry | None, where: str) -> Failed:

@@ -8,8 +8,8 @@ because the run id in the ledger is not its own.
 from __future__ import annotations
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import moved
-from lockgate.errors import EpochFailed, InvariantBroken
+from lockgate.commit.mending import moved, read_if_possible
+from lockgate.errors import EpochFailed
 from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
 from lockgate.kafka.topics import refuse_old_broker, transaction_timeout_ms
 from lockgate.kafka.transaction import Transactions
@@ -22,10 +22,7 @@ def replace_entry(ledger: LedgerTopic, transactions: Transactions, seen: Entry |
     """Write an entry in place of the one that was seen; Failed where the ledger says something else by now."""
     for tries in range(1, _TRIES + 1):
         producer = transactions.begin()
-        try:
-            current = ledger.read()
-        except InvariantBroken:
-            current = None  # it could not be read before either, and this is the cure
+        current = read_if_possible(ledger.read)
         if current == entry:
             break  # the end of the last try was unknown, and it is in
         if current != seen:

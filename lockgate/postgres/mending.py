@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lockgate.commit.ledger import Entry, entry_of
-from lockgate.commit.mending import MendableLedger, moved
-from lockgate.errors import Failed, InvariantBroken, Refused
+from lockgate.commit.ledger import Entry
+from lockgate.commit.mending import MendableLedger, moved, read_if_possible
+from lockgate.errors import Failed, Refused
 from lockgate.postgres.connect import Lost, connect, server_of, told
 from lockgate.postgres.staging import REGISTRY, registered
-from lockgate.postgres.store import LEDGER, driver_name, make_tables
+from lockgate.postgres.store import LEDGER, driver_name, make_tables, read_entry
 from lockgate.postgres.tables import TableName
 
 if TYPE_CHECKING:
@@ -117,11 +117,7 @@ class PostgresLedger(MendableLedger):
         return self._exists(table) and self._connection.execute(statement).fetchone() == (True,)
 
     def _read(self, schema: str) -> Entry | None:
-        from psycopg.sql import SQL
-
-        statement = SQL("SELECT entry::text FROM {} WHERE job = %s").format(TableName(schema, LEDGER).sql)
-        found = self._connection.execute(statement, [self._job]).fetchone()
-        return None if found is None else entry_of(found[0].encode(), self.where)
+        return read_entry(self._connection, schema, self._job, where=self.where)
 
     def _replace(self, seen: Entry | None, entry: Entry) -> None:
         from psycopg.sql import SQL
@@ -131,10 +127,7 @@ class PostgresLedger(MendableLedger):
         self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MS}")
         # The whole table, because a driver may be about to insert a row that cannot be locked yet.
         self._connection.execute(SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(ledger))
-        try:
-            current = self._read(schema)
-        except InvariantBroken:
-            current = None  # it could not be read before either, and this is the cure
+        current = read_if_possible(lambda: self._read(schema))
         if current == entry:
             return  # the end of the last try was unknown, and it is in
         if current != seen:

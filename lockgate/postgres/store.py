@@ -196,13 +196,8 @@ class PostgresResource(Resource):
         return tuple(staged_rows_of(one, self.where) for one in facts)
 
     def _read(self, connection: Connection, *, is_locking: bool = False) -> Entry | None:
-        from psycopg.sql import SQL
-
-        statement = SQL("SELECT entry::text FROM {} WHERE job = %s {}").format(
-            TableName(self._schema, LEDGER).sql, SQL("FOR UPDATE" if is_locking else "")
-        )
-        found = connection.execute(statement, [self._job]).fetchone()
-        return None if found is None else entry_of(found[0].encode(), f"table {LEDGER!r}, {self.where}")
+        where = f"table {LEDGER!r}, {self.where}"
+        return read_entry(connection, self._schema, self._job, where=where, is_locking=is_locking)
 
     def _replace(self, connection: Connection, entry: Entry, after: Entry | None) -> None:
         """Advance the ledger where it says `after`; it stays locked until the transaction ends."""
@@ -348,6 +343,17 @@ def make_tables(connection: Connection, where: str) -> str:
     )
     make_registry(connection, schema)
     return schema
+
+
+def read_entry(connection: Connection, schema: str, job: str, *, where: str, is_locking: bool = False) -> Entry | None:
+    """What the ledger says of a job; its row stays locked until the transaction ends, if wanted."""
+    from psycopg.sql import SQL
+
+    statement = SQL("SELECT entry::text FROM {} WHERE job = %s {}").format(
+        TableName(schema, LEDGER).sql, SQL("FOR UPDATE" if is_locking else "")
+    )
+    found = connection.execute(statement, [job]).fetchone()
+    return None if found is None else entry_of(found[0].encode(), where)
 
 
 def write_plainly(frame: DataFrame, target: Target, dsn: str, *, where: str) -> None:

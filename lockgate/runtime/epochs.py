@@ -78,17 +78,17 @@ class EpochWriter:
             self.commits.resources.commit(epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run)
         for cluster in self.commits.clusters:
             cluster.epochs.claim(epoch, query_run=query.run)  # all, before anything is out in the first of them
+        offsets = query.checkpoint.kafka_offsets(number) if self.commits.clusters else {}
         for index, cluster in enumerate(self.commits.clusters):
             # Offsets can be committed only in the cluster that they belong to.
             own = {source.topic for source in self.sources if hosts_of(source.servers) & cluster.hosts}
-            offsets = query.checkpoint.kafka_offsets(number).items()
             cluster.epochs.commit(
                 epoch,
                 EpochRows(
                     records=records_of(cluster.outputs, rows),
                     can_repeat=self.can_repeat,
                     is_alike=self.is_alike,
-                    offsets={place: offset for place, offset in offsets if place[0] in own},
+                    offsets={place: offset for place, offset in offsets.items() if place[0] in own},
                     staged=staged if index == 0 else {},
                 ),
                 query_run=query.run,

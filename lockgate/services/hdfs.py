@@ -28,7 +28,7 @@ from xml.sax.saxutils import escape
 from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services import ports
 from lockgate.services.ports import HOST
-from lockgate.services.processes import Daemon
+from lockgate.services.processes import LOG4J_CONSOLE, Daemon
 from lockgate.spark.jars import Progress, hdfs_jars
 from lockgate.spark.java import find_java
 
@@ -126,7 +126,7 @@ class Hdfs:
         temporary = daemon.directory / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         logging = daemon.directory / "log4j2.properties"
-        logging.write_text(_LOG4J)
+        logging.write_text(LOG4J_CONSOLE)
         self._settings.write_text(_as_xml(settings(self)))
         # Jetty would unpack the web pages out of their jar, and read all of it for that: empty ones save seconds.
         pages = self.directory / "pages"
@@ -231,17 +231,6 @@ def _as_xml(told: dict[str, str | int]) -> str:
         f"<property><name>{name}</name><value>{escape(str(value))}</value></property>\n" for name, value in told.items()
     )
     return f"<configuration>\n{''.join(properties)}</configuration>\n"
-
-
-_LOG4J = """\
-status=error
-appender.console.type=Console
-appender.console.name=console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d{ISO8601} %-5p %c{1}: %m%n
-rootLogger.level=info
-rootLogger.appenderRef.console.ref=console
-"""
 
 
 def _ask(port: int, bean: str, attribute: str) -> Any:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services.ports import HOST, require_free
-from lockgate.services.processes import Daemon
+from lockgate.services.processes import LOG4J_CONSOLE, Daemon
 from lockgate.spark.classes import broker_classes
 from lockgate.spark.jars import Progress, broker_jars
 from lockgate.spark.java import find_java
@@ -205,15 +205,8 @@ def server_properties(cluster: KafkaCluster, node: Node) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-_LOG4J = """\
-status=error
-appender.console.type=Console
-appender.console.name=console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d{ISO8601} %-5p %c{1}: %m%n
-rootLogger.level=info
-rootLogger.appenderRef.console.ref=console
-logger.snapshots.name=org.apache.kafka.image
+_LOG4J = f"""\
+{LOG4J_CONSOLE}logger.snapshots.name=org.apache.kafka.image
 logger.snapshots.level=warn
 logger.configs.name=org.apache.kafka.common.config
 logger.configs.level=warn

@@ -29,6 +29,17 @@ except ImportError as error:
         "A package for local services is not installed.", "package psutil", "pip install 'lockgate[services]'"
     ) from error
 
+LOG4J_CONSOLE = """\
+status=error
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %-5p %c{1}: %m%n
+rootLogger.level=info
+rootLogger.appenderRef.console.ref=console
+"""
+"""Has a Java server log to where a Daemon keeps what its process says."""
+
 LOG_BYTES_MAX = 20_000_000
 
 # A child that ended stays a zombie until its parent asks for it; whoever asks whether it runs, asks here first.

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry, entry_of
-from lockgate.commit.mending import MendableLedger, moved
+from lockgate.commit.mending import MendableLedger, moved, read_if_possible
 from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
 from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
-from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, Refused
+from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
 
@@ -246,10 +246,7 @@ class SqliteLedger(MendableLedger):
     def replace(self, seen: Entry | None, entry: Entry) -> None:
         with self._told(), _transaction(self._connection) as connection:
             connection.execute(_MAKE_LEDGER)
-            try:
-                current = _read_ledger(connection, self._job, self.where)
-            except InvariantBroken:
-                current = None  # it could not be read before either, and this is the cure
+            current = read_if_possible(lambda: _read_ledger(connection, self._job, self.where))
             if current != seen:
                 raise moved(current, self.where)
             connection.execute(_WRITE_LEDGER, (self._job, entry.to_bytes().decode()))
