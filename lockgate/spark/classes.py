@@ -5,7 +5,9 @@ start. Java can write those that a process has loaded into an archive, and the n
 archive belongs to one class path on one Java, is made once (`lockgate jars` does so), and lies in the cache.
 
 The law: an archive changes how fast a process starts, never what it does. Java compares it with its own build and with
-the size and time of every jar, and goes on without it where anything differs; and so do we where there is none.
+the order, size and time of every jar, and goes on without it where anything differs; and so do we where there is none.
+The same facts are in the archive's name, so that one that no longer fits (an environment made anew at the old path) is
+made again.
 """
 
 from __future__ import annotations
@@ -32,11 +34,9 @@ class ClassArchive:
     class_path: tuple[Path, ...]
 
     def file(self, java: Java) -> Path:
-        """Where it is, or would be: named by the class path and by the very Java."""
-        launcher = java.path.resolve()
-        facts = launcher.stat()
-        told = [str(launcher), facts.st_size, facts.st_mtime_ns, *map(str, self.class_path)]
-        digest = hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:12]
+        """Where it is, or would be: named by the jars of the class path and by the very Java."""
+        told = [_facts(java.path.resolve()), *(fact for place in self.class_path for fact in _facts_of_all(place))]
+        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
         return cache_directory() / "classes" / f"{self.name}-{digest}.jsa"
 
     def options(self, java: Java) -> list[str]:
@@ -59,7 +59,7 @@ class ClassArchive:
         try:
             fill(aside)
             if aside.is_file():
-                _written_for(file).write_text(str(self.class_path[0]))
+                _written_for(file).write_text("\n".join(map(str, self.class_path)))
                 aside.replace(file)
         finally:
             aside.unlink(missing_ok=True)
@@ -78,14 +78,28 @@ def broker_classes(jars: Sequence[Path]) -> ClassArchive:
     return ClassArchive("broker", tuple(jars))
 
 
+def _facts_of_all(place: Path) -> list[str]:
+    """What Java checks of a jar, or of those in a directory: in the order in which the directory lists them."""
+    if not place.is_dir():
+        return [_facts(place)]
+    with os.scandir(place) as entries:
+        return [str(place), *(_facts(Path(entry.path)) for entry in entries if entry.name.endswith(".jar"))]
+
+
+def _facts(file: Path) -> str:
+    found = file.stat()
+    return f"{file} {found.st_size} {found.st_mtime_ns}"
+
+
 def _written_for(file: Path) -> Path:
     return file.with_suffix(".for")
 
 
 def _remove_orphans(directory: Path) -> None:
-    """Remove the archives of environments that are gone: each is over a hundred megabytes."""
+    """Remove the archives of environments that are gone or were made anew: each is over a hundred megabytes."""
     for note in directory.glob("*.for"):
         with contextlib.suppress(OSError):
-            if not Path(note.read_text()).exists():
+            made_for = [Path(line) for line in note.read_text().splitlines()]
+            if any(not place.exists() or place.stat().st_mtime > note.stat().st_mtime for place in made_for):
                 note.with_suffix(".jsa").unlink(missing_ok=True)
                 note.unlink()

@@ -72,10 +72,30 @@ def test_another_build_of_java_and_another_class_path_have_archives_of_their_own
 def test_the_archive_of_an_environment_that_is_gone_is_removed(java: Java, tmp_path: Path) -> None:
     old, new = archive(tmp_path, "old"), archive(tmp_path, "new")
     assert old.make(java, lambda file: file.write_bytes(b"classes") and None)
+    kept = old.file(java)
     old.class_path[0].rmdir()
     assert new.make(java, lambda file: file.write_bytes(b"classes") and None)
-    assert not old.file(java).exists()
+    assert not kept.exists()
     assert new.file(java).is_file()
+
+
+@pytest.mark.parametrize("change", ["newer", "longer", "one more"])
+def test_an_environment_made_anew_at_the_old_path_has_an_archive_of_its_own(
+    java: Java, tmp_path: Path, change: str
+) -> None:
+    one = archive(tmp_path)
+    jar = one.class_path[0] / "spark.jar"
+    jar.write_text("classes")
+    os.utime(jar, (1_000, 1_000))
+    before = one.file(java)
+    if change == "newer":
+        os.utime(jar, (2_000, 2_000))
+    elif change == "longer":
+        jar.write_text("more classes")
+        os.utime(jar, (1_000, 1_000))
+    else:
+        (one.class_path[0] / "another.jar").write_text("classes")
+    assert one.file(java) != before
 
 
 @pytest.mark.system
