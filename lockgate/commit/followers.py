@@ -117,8 +117,18 @@ class Followers:
 
     def _mismatch(self, name: str, resource: Resource, seen: Entry | None, decided: Entry) -> LedgerMismatch:
         there = "is empty or gone" if seen is None else f"is at epoch {seen.epoch}"
+        what = f"The ledger of {name} {there}, but job {self._job!r} has decided epoch {decided.epoch}"
+        if seen is not None and seen.epoch is not None and seen.epoch == (decided.epoch or 0) + 1:
+            return LedgerMismatch(
+                what,
+                where=resource.where,
+                fix="it follows a decision that this job no longer knows. If the job writes to several Kafka clusters"
+                " and they stand in another order in its file now, or one was added: put back the order of before, let"
+                " it run one epoch, and change it then; else the deciding ledger was restored from an older copy: see"
+                f" `lockgate ledger show {self._job}`",
+            )
         return LedgerMismatch(
-            f"The ledger of {name} {there}, but job {self._job!r} has decided epoch {decided.epoch}",
+            what,
             where=resource.where,
             fix="it was emptied, or an older copy of it was restored: bring back what it held; or say what it holds,"
             f" with `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` and its place (--postgres, --files,"
