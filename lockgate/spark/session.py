@@ -45,6 +45,8 @@ QUERY_SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "true",
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    # A step with state over a reused exchange is never told the watermark: its windows would never close.
+    "spark.sql.exchange.reuse": "false",
     # Windows that the last rows closed are emitted without waiting for more rows.
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": "100",

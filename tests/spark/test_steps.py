@@ -105,6 +105,22 @@ def closed(end: datetime, lateness: timedelta) -> bool:
     return end <= EVENTS[-1][2] - lateness
 
 
+def test_a_window_that_two_outputs_go_on_from_closes_for_both(tmp_path: Path) -> None:
+    counts = source(per_epoch=20).event_time("at", lateness="0 seconds").window(windows.tumbling("10 seconds"))
+    told = counts.aggregate(n="count(*)")
+    one, two = MemorySink(), MemorySink()
+    job = Job(
+        "two-outputs",
+        told.to("one", one),
+        told.where("n > 0").select("n", ended="window_end").to("two", two),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+    )
+    run_to_the_end(job, tmp_path)
+    # The last window is open: nothing says that it is over.
+    assert [row.n for row in one.rows] == [10] * 5
+    assert [row.n for row in two.rows] == [10] * 5
+
+
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "global"])
 def test_tumbling_and_sliding_windows_equal_a_batch_computation(is_keyed: bool, tmp_path: Path) -> None:
     timed = source(per_epoch=25).event_time("at", lateness="5 seconds")
