@@ -26,7 +26,7 @@ test: venv jars
 	$(VENV)/bin/pytest
 
 prove-all: venv jars
-	$(VENV)/bin/pytest -m prove tests/kills tests/files
+	$(VENV)/bin/pytest -m prove
 
 check: venv jars
 	$(VENV)/bin/ruff format --check .

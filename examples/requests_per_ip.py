@@ -1,4 +1,4 @@
-"""Who asks how often? Requests counted per address and minute, from one topic into another.
+"""Who asks how often? Requests counted per address and minute, and those that came too late in a topic of their own.
 
 lockgate plan examples/requests_per_ip.py      the graphs and the guarantee; needs no broker
 python examples/requests_per_ip.py             a run over five thousand made-up requests, one address of them greedy
@@ -14,15 +14,19 @@ from datetime import datetime, timedelta, timezone
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream, windows
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, run, stream, windows
 from lockgate.services.stack import Stack, default_root
 
 
-def job(servers: str = "localhost:9092", requests: str = "requests", counts: str = "counts") -> Job:
-    """The requests of each address in each minute; they may arrive ten seconds out of order."""
+def job(
+    servers: str = "localhost:9092", requests: str = "requests", counts: str = "counts", late: str = "late-requests"
+) -> Job:
+    """The requests of each address in each minute; they may be ten seconds out of order, and then are late."""
+    asked = stream(
+        "requests", KafkaSource(topic=requests, servers=servers, value="ip STRING, url STRING, at TIMESTAMP")
+    )
     counted = (
-        stream("requests", KafkaSource(topic=requests, servers=servers, value="ip STRING, url STRING, at TIMESTAMP"))
-        .event_time("at", lateness=timedelta(seconds=10))
+        asked.event_time("at", lateness=timedelta(seconds=10), late=Late.TO_SIDE_OUTPUT)
         .key_by("ip")
         .window(windows.tumbling(timedelta(minutes=1)))
         .aggregate(requests="count(*)")
@@ -30,19 +34,24 @@ def job(servers: str = "localhost:9092", requests: str = "requests", counts: str
     return Job(
         "requests-per-ip",
         counted.to("counts", KafkaSink(topic=counts, servers=servers, key="ip")),
+        counted.late.to("late", KafkaSink(topic=late, servers=servers, key="ip")),
         guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
 
 
 def make_requests(count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Requests of five minutes, a little out of order; in the third minute one address asks for half of everything."""
+    """Requests of five minutes, a little out of order; in the third minute one address asks for half of everything.
+
+    One request in a hundred was held up on its way and is three minutes old.
+    """
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     for number in range(count):
         after = number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))
         is_greedy = timedelta(minutes=2) <= after < timedelta(minutes=3) and rng.random() < 0.5
+        held_up = timedelta(minutes=3 if rng.random() < 0.01 else 0)
         ip = "203.0.113.66" if is_greedy else f"198.51.100.{rng.randrange(1, 40)}"
-        yield {"ip": ip, "url": f"/item/{rng.randrange(1000)}", "at": (began + after).isoformat()}
+        yield {"ip": ip, "url": f"/item/{rng.randrange(1000)}", "at": (began + after - held_up).isoformat()}
 
 
 def main() -> None:
@@ -51,7 +60,7 @@ def main() -> None:
     if servers is None:
         sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: requests_per_ip.py HOST:PORT")
     name = f"{datetime.now():%Y%m%d-%H%M%S}"
-    requests, counts = f"requests-{name}", f"counts-{name}"
+    requests, counts, late = f"requests-{name}", f"counts-{name}", f"late-requests-{name}"
 
     producer = KafkaProducer(bootstrap_servers=servers)
     for request in make_requests(count=5000, seed=7):
@@ -59,9 +68,8 @@ def main() -> None:
     producer.close()
 
     with tempfile.TemporaryDirectory() as checkpoint:
-        done = run(
-            job(servers, requests=requests, counts=counts), checkpoint=checkpoint, until_caught_up=True, new_life=True
-        )
+        described = job(servers, requests=requests, counts=counts, late=late)
+        done = run(described, checkpoint=checkpoint, until_caught_up=True, rows_per_epoch=1000, new_life=True)
     print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the busiest addresses:")
     records = (
         SparkSession.active()
@@ -72,6 +80,7 @@ def main() -> None:
     records.option("subscribe", counts).load().selectExpr(
         "inline(array(from_json(string(value), 'ip STRING, window_start STRING, requests BIGINT')))"
     ).orderBy("requests", ascending=False).show(5, truncate=False)
+    print(f"and {records.option('subscribe', late).load().count()} requests came too late for their minute")
 
 
 if __name__ == "__main__":

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockgate.commit.resource import CommittingSink, Resource
-    from lockgate.dataflow import exchange, windows
+    from lockgate.dataflow import aggregates, exchange, synopses, windows
+    from lockgate.dataflow import patterns as pattern
     from lockgate.dataflow.eventtime import Late
     from lockgate.dataflow.job import Job
+    from lockgate.dataflow.state import StatefulFunction, list_of, map_of, value
     from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
+    from lockgate.dataflow.table import FileTable, PostgresTable, Table, table
     from lockgate.errors import LockgateError
     from lockgate.files.reading import read_files
     from lockgate.guarantees import Guarantee, Mode
     from lockgate.planner.explain import explain
     from lockgate.planner.plan import Plan, plan
     from lockgate.runtime.run import Run, run
+    from lockgate.runtime.state import get_state
     from lockgate.runtime.writestream import write_stream
     from lockgate.sinks.console import ConsoleSink
     from lockgate.sinks.files import FileSink
@@ -42,6 +46,7 @@ _HOMES = {
     "ConsoleSink": "lockgate.sinks.console",
     "FileSink": "lockgate.sinks.files",
     "FileSource": "lockgate.sources.files",
+    "FileTable": "lockgate.dataflow.table",
     "Guarantee": "lockgate.guarantees",
     "Job": "lockgate.dataflow.job",
     "KafkaSink": "lockgate.sinks.kafka",
@@ -56,19 +61,30 @@ _HOMES = {
     "Output": "lockgate.dataflow.stream",
     "Plan": "lockgate.planner.plan",
     "PostgresSink": "lockgate.sinks.postgres",
+    "PostgresTable": "lockgate.dataflow.table",
     "Resource": "lockgate.commit.resource",
     "Run": "lockgate.runtime.run",
     "SensorSource": "lockgate.sources.sensors",
     "SocketSource": "lockgate.sources.socket",
     "SqliteSink": "lockgate.sinks.sqlite",
+    "StatefulFunction": "lockgate.dataflow.state",
     "Stream": "lockgate.dataflow.stream",
+    "Table": "lockgate.dataflow.table",
     "WindowedStream": "lockgate.dataflow.stream",
+    "aggregates": "lockgate.dataflow.aggregates",
     "exchange": "lockgate.dataflow.exchange",
     "explain": "lockgate.planner.explain",
+    "get_state": "lockgate.runtime.state",
+    "list_of": "lockgate.dataflow.state",
+    "map_of": "lockgate.dataflow.state",
+    "pattern": "lockgate.dataflow.patterns",
     "plan": "lockgate.planner.plan",
     "read_files": "lockgate.files.reading",
     "run": "lockgate.runtime.run",
     "stream": "lockgate.dataflow.stream",
+    "table": "lockgate.dataflow.table",
+    "synopses": "lockgate.dataflow.synopses",
+    "value": "lockgate.dataflow.state",
     "windows": "lockgate.dataflow.windows",
     "write_stream": "lockgate.runtime.writestream",
 }
@@ -78,6 +94,7 @@ __all__ = [
     "ConsoleSink",
     "FileSink",
     "FileSource",
+    "FileTable",
     "Guarantee",
     "Job",
     "KafkaSink",
@@ -92,19 +109,30 @@ __all__ = [
     "Output",
     "Plan",
     "PostgresSink",
+    "PostgresTable",
     "Resource",
     "Run",
     "SensorSource",
     "SocketSource",
     "SqliteSink",
+    "StatefulFunction",
     "Stream",
+    "Table",
     "WindowedStream",
+    "aggregates",
     "exchange",
     "explain",
+    "get_state",
+    "list_of",
+    "map_of",
+    "pattern",
     "plan",
     "read_files",
     "run",
     "stream",
+    "synopses",
+    "table",
+    "value",
     "windows",
     "write_stream",
 ]
@@ -115,7 +143,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'lockgate' has no attribute {name!r}")
     module = importlib.import_module(home)
-    value = module if name in ("exchange", "windows") else getattr(module, name)
+    value = module if name in ("aggregates", "exchange", "pattern", "synopses", "windows") else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -40,6 +40,10 @@ class UnparsableValue(Failed):
     """A record of a source does not parse as the type that its job declares."""
 
 
+class UnusableTime(Failed):
+    """An event has no time, or one so far ahead that all windows before it would close."""
+
+
 class FunctionFailed(Failed):
     """A function of the user's raised, or returned what its schema does not allow."""
 

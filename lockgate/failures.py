@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from lockgate.errors import Failed, FunctionFailed, LockgateError, UnparsableValue
+from lockgate.errors import Failed, FunctionFailed, LockgateError, UnparsableValue, UnusableTime
 
 MARK = "lockgate-failure:"
 _TOKEN = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
@@ -26,7 +26,7 @@ _EXCERPT = 200
 class RowFailure:
     """One row that could not be processed: where it came from, and what went wrong."""
 
-    kind: str  # "value" or "function"
+    kind: str  # "value", "time" or "function"
     where: str
     part: str  # "topic 'orders', partition 2", or a file
     at: int
@@ -51,6 +51,14 @@ class RowFailure:
                 where=self.where,
                 fix="correct the schema or the format of the source, or have the producer mend the record;"
                 " nothing is lost, the job goes on from here when it is run again",
+            )
+        if self.kind == "time":
+            return UnusableTime(
+                f"The time of an event cannot be used: {self.place}: {self.reason}: {row}",
+                where=self.where,
+                fix="filter such events away or mend their time before .event_time(...), or raise max_ahead=; nothing"
+                " is lost. The clock of an epoch that is planned stands still, also where the time has come by now: for"
+                " an end-to-end exactly-once job `lockgate checkpoints rollback --uncommitted` plans it anew",
             )
         return FunctionFailed(
             f"A function failed on the row from {self.place}: {self.reason}: {row}",
@@ -99,6 +107,18 @@ def find_error(message: str) -> LockgateError | None:
     facts = json.loads(base64.b64decode(found.group(1)))
     known = {one.__name__: one for one in _kinds(LockgateError)}
     return known.get(facts["class"], Failed)(str(facts["what"]), where=str(facts["where"]), fix=str(facts["fix"]))
+
+
+def first_cause(message: str) -> str:
+    """The line of Spark's message that says what happened, and not which of its calls noticed.
+
+    >>> first_cause("An error occurred while calling o1.save.\\n: java.lang.A: late\\nCaused by: java.net.B: no route")
+    'java.net.B: no route'
+    """
+    lines = [line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
+    return (causes[-1:] or told or lines or ["it did not say why"])[0]
 
 
 def _kinds(kind: type[LockgateError]) -> Iterator[type[LockgateError]]:

@@ -17,6 +17,8 @@ from lockgate.spark.session import SessionPlan, open_session
 
 # Tests start many short-lived JVMs, and most of their time went into compiling what was never hot.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# And many Python processes: each would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="module", autouse=True)

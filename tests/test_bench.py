@@ -2,18 +2,39 @@
 
 import json
 import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from kafka.partitioner.default import murmur2
 
-from lockgate.bench import table
+from lockgate.bench import state, table, windows
+from lockgate.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
 from lockgate.bench.counting import count_records
+from lockgate.bench.lateness import EVENTS, disordered
 from lockgate.bench.payments import Payments
-from lockgate.bench.report import Machine, Report, Spread, Throughput, Timing, align, median_of, quotient
+from lockgate.bench.report import (
+    Contest,
+    Lap,
+    Lateness,
+    LatenessAhead,
+    LatenessPoint,
+    Machine,
+    Report,
+    Spread,
+    Throughput,
+    Timing,
+    align,
+    median_of,
+    quotient,
+)
 from lockgate.bench.settings import LIMIT_CENTS, SIDES, Settings, job
 from lockgate.bench.table import write_files
+from lockgate.dataflow.endpoints import Sink
+from lockgate.dataflow.job import Job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.codecs import Codec
@@ -216,3 +237,111 @@ def test_aborted_records_are_not_counted_and_later_ones_are() -> None:
 def test_half_a_batch_at_the_end_is_read_the_next_time() -> None:
     assert count_records(fetched(batch(0, 10), batch(10, 5)[:-1])) == (10, 10)
     assert count_records(fetched()) == (0, 0)
+
+
+# Lateness
+
+
+def test_the_disorder_of_events_is_a_function_of_the_seed() -> None:
+    events = disordered(7)
+    assert events == disordered(7) != disordered(8)
+    assert len({event.at for event in events}) == len(events) == EVENTS
+    assert events == sorted(events, key=lambda event: event.came)
+    assert all(event.came >= event.at for event in events)
+
+
+def test_lateness_is_told_as_shares() -> None:
+    found = Lateness(
+        points=(LatenessPoint(lateness_s=5, late_count=3, event_count=60, wait_s_p50=7.25),),
+        aheads=(LatenessAhead(ahead_s=30, lateness_s=35, late_count=0, event_count=30),),
+    )
+    lines = found.lines()
+    assert lines[1].split() == ["5", "s", "3", "5.0%", "7.2", "s"]
+    assert lines[-1].split() == ["30", "s", "35", "s", "0", "0.0%"]
+
+
+# Contests
+
+
+def lap(side: str, repeat: int, speed: int, cpu: float, digest: int = 1) -> Lap:
+    return Lap(
+        side=side,
+        repeat=repeat,
+        seconds=1.0,
+        cpu_seconds=1.0,
+        events_per_second=speed,
+        cpu_us_per_event=cpu,
+        rows_count=5,
+        digest=digest,
+    )
+
+
+def contest(*, is_alike: bool = True, digests: tuple[int, int] = (1, 1)) -> Contest:
+    laps = [lap("hand", repeat, 100, 20.0, digests[0]) for repeat in range(3)]
+    laps += [lap("own", repeat, speed, 10.0, digests[1]) for repeat, speed in enumerate((1, 150, 250))]
+    return Contest(name="process", sides=("hand", "own"), laps=tuple(laps), is_alike=is_alike)
+
+
+def test_a_contest_is_the_quotient_of_the_medians_that_are_shown() -> None:
+    found = contest()
+    assert (found.ratio, found.ratio_cpu, found.holds) == (2.0, 2.0, True)
+    assert found.lines()[2].split() == ["own,", "events/s", "1", "150", "250", "200"]
+    assert "ratio of the medians: 2.00 (time), 2.00 (processor time)" in found.lines()
+    assert found.as_json()["events_per_second_median"] == {"hand": 100, "own": 200}
+
+
+def test_sides_that_give_other_rows_are_not_compared() -> None:
+    assert not contest(digests=(1, 2)).holds
+    assert "WRONG" in contest(digests=(1, 2)).lines()[-1]
+    assert contest(digests=(1, 2), is_alike=False).holds  # they had other rows to begin with
+    machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
+    report = Report(settings=Settings(), machine=machine, state=(contest(), contest(digests=(1, 2))))
+    assert not report.holds
+    assert report.as_json()["state"][0]["ratio"] == 2.0
+    assert "WRONG" in "\n".join(report.lines())
+
+
+def test_every_card_has_paid_once_before_the_clock_starts(tmp_path: Path) -> None:
+    settings = Settings(events=2_500, rows_per_epoch=1_000)
+    cards = write_cards(settings, 1_500, tmp_path / "cards")
+    files = sorted(cards.path.iterdir())
+    assert [file.stat().st_mtime for file in files] == list(range(len(files)))  # in this order they are read
+    assert (cards.fill_epochs, len(files)) == (2, 18)
+    sizes = [file.stat().st_size for file in files]
+    limit = cards.limit * BYTES_PER_ROW
+    assert sum(sizes[:4]) <= limit < sum(sizes[:5])
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert [row["number"] for row in rows] == list(range(4_500))
+    assert len({row["card"] for row in rows[:2_000]}) == 1_500
+    assert list(rows[0]) == [column.split()[0] for column in VALUE.split(", ")]
+
+
+def test_the_clock_starts_when_the_state_is_filled() -> None:
+    side = Side("own", Cards(path=Path(), keys=1, events=1_000, fill_epochs=2, limit=1))
+    marks = [Mark(1.0, 1.0, 1, 1), Mark(10.0, 5.0, 1, 2), Mark(11.0, 6.0, 1, 4), Mark(12.0, 9.0, 1, 8)]
+    found = lap_of(side, 1, marks)
+    assert (found.seconds, found.events_per_second, found.cpu_us_per_event) == (2.0, 500, 4000.0)
+    assert (found.rows_count, found.digest) == (4, 15)
+
+
+def test_processor_time_is_that_of_all_processes_below_too() -> None:
+    before = cpu_seconds()
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    assert cpu_seconds() > before
+
+
+@pytest.mark.parametrize("make", [windows.job, *map(state.job_of, (state.totals, state.tens, state.large))])
+def test_jobs_to_compare_reach_what_they_declare(make: Callable[[Cards, Sink], Job], tmp_path: Path) -> None:
+    planned = plan(make(Cards(tmp_path, keys=1, events=1, fill_epochs=1, limit=1), StopwatchSink()))
+    assert planned.refusal() is None
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_query_by_hand_gives_the_rows_of_the_job(tmp_path: Path) -> None:
+    arena = Arena(Settings(events=3_000, rows_per_epoch=2_000, repeats=1), tmp_path, tell=print, go_on=lambda: None)
+    cards = arena.cards(20)
+    sides = (Side("hand", cards, query=state.large_by_hand), Side("own", cards, job=state.job_of(state.large)))
+    found = arena.hold("pattern", sides)
+    assert found.holds
+    assert found.laps[0].rows_count > 10

@@ -12,6 +12,7 @@ ORDER = (
     "failures",
     "guarantees",
     "faultpoints",
+    "operators",
     "dataflow",
     "planner",
     "commit",

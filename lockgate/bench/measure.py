@@ -7,6 +7,9 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     transactions   what an epoch pays beside its records
     memory         the largest Python worker, by the size of the epoch
     table          both sides into PostgreSQL, without Kafka
+    lateness       late events against the wait for results; one side
+    windows        native windows against the same query by hand, without Kafka
+    state          steps in Python against transformWithState by hand; few keys against many; without Kafka
 
 Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
 """
@@ -22,20 +25,25 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from lockgate.bench.contest import Arena
 from lockgate.bench.counting import GoOn
+from lockgate.bench.lateness import measure_lateness
 from lockgate.bench.memory import measure_memory
 from lockgate.bench.payments import Payments, send
 from lockgate.bench.report import Machine, Report
-from lockgate.bench.runs import Runs
+from lockgate.bench.runs import Runs, driver
 from lockgate.bench.settings import Settings
 from lockgate.bench.site import Site, Tell
+from lockgate.bench.state import measure_keys, measure_state
 from lockgate.bench.table import measure_table, own_server, version_of
 from lockgate.bench.throughput import measure_throughput
 from lockgate.bench.transactions import measure_transactions
+from lockgate.bench.windows import measure_windows
 from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
 from lockgate.spark.jars import jdbc_jars
 
+_WITHOUT_KAFKA = {"windows", "state", "keys"}
 _WAIT = "wait for its end: two would measure each other"
 
 PREFIX = "lockgate-bench-"
@@ -62,7 +70,7 @@ def measure(
     log = home / "bench.spark.log"
     with alone(home, what="a measurement is running here already", fix=_WAIT):
         try:
-            if set(settings.parts) - {"table"}:
+            if set(settings.parts) - {"table", *_WITHOUT_KAFKA}:
                 with _kafka(home, servers, tell) as found:
                     name = f"{PREFIX}{now:%Y%m%d-%H%M%S}"
                     site = Site(settings, servers=found, name=name, tell=tell, go_on=go_on)
@@ -74,6 +82,15 @@ def measure(
                 with own_server(home, tell) as server:
                     speed = measure_table(settings, payments, server, jars, home=home, tell=tell, go_on=go_on)
                     report = replace(report, table=speed, machine=replace(report.machine, postgres=version_of(server)))
+            if _WITHOUT_KAFKA & set(settings.parts):
+                arena = Arena(settings, home=home, tell=tell, go_on=go_on)
+                with driver((), log=arena.log, tell=tell):
+                    if "windows" in settings.parts:
+                        report = replace(report, windows=measure_windows(arena))
+                    if "state" in settings.parts:
+                        report = replace(report, state=measure_state(arena))
+                    if "keys" in settings.parts:
+                        report = replace(report, keys=measure_keys(arena))
         finally:
             for made in ("checkpoints", "payments"):
                 shutil.rmtree(home / made, ignore_errors=True)
@@ -88,6 +105,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
     throughput = measure_throughput(runs, payments) if "throughput" in parts else None
     costs = measure_transactions(site) if "transactions" in parts else ()
     memory = measure_memory(runs) if "memory" in parts else ()
+    lateness = measure_lateness(runs) if "lateness" in parts else None
     return replace(
         report,
         machine=replace(report.machine, kafka=".".join(map(str, site.connection.broker_version))),
@@ -95,6 +113,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
         throughput=throughput,
         transactions=costs,
         memory=memory,
+        lateness=lateness,
     )
 
 

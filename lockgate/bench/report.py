@@ -148,6 +148,143 @@ class TaskMemory:
 
 
 @dataclass(frozen=True)
+class LatenessPoint:
+    """What one lateness costs and saves."""
+
+    lateness_s: int
+    late_count: int
+    event_count: int
+    wait_s_p50: float  # from the end of a window until its result is out
+
+    @property
+    def late_share(self) -> float:
+        """The share of events that came too late for their window."""
+        return self.late_count / self.event_count
+
+
+@dataclass(frozen=True)
+class LatenessAhead:
+    """What becomes of a partition beside one that is ahead."""
+
+    ahead_s: int
+    lateness_s: int
+    late_count: int
+    event_count: int  # of the slow partition
+
+    @property
+    def late_share(self) -> float:
+        """The share of the slow partition's events that came too late."""
+        return self.late_count / self.event_count
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Late events against the wait for results, and the effect of a fast partition on a slow one."""
+
+    points: tuple[LatenessPoint, ...]
+    aheads: tuple[LatenessAhead, ...]
+
+    def lines(self) -> list[str]:
+        """Two tables for people."""
+        curve = [
+            [f"{one.lateness_s} s", str(one.late_count), f"{one.late_share:.1%}", f"{one.wait_s_p50:.1f} s"]
+            for one in self.points
+        ]
+        beside = [
+            [f"{one.ahead_s} s", f"{one.lateness_s} s", str(one.late_count), f"{one.late_share:.1%}"]
+            for one in self.aheads
+        ]
+        return [
+            *align([["lateness", "late", "share", "wait p50"], *curve]),
+            "",
+            "a partition beside one that is ahead of it",
+            *align([["ahead", "lateness", "late", "share"], *beside]),
+        ]
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One run of one side of a contest, without the epochs that filled its state."""
+
+    side: str
+    repeat: int  # 0 is the warm-up
+    seconds: float
+    cpu_seconds: float  # of the driver and all its processes
+    events_per_second: int
+    cpu_us_per_event: float
+    rows_count: int  # of all that came out
+    digest: int
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Two queries, measured in turn: the one to compare with first."""
+
+    name: str
+    sides: tuple[str, str]
+    laps: tuple[Lap, ...]
+    is_alike: bool = True  # must both give the very same rows?
+
+    @property
+    def holds(self) -> bool:
+        """Did every run give the rows that it had to?"""
+        found = {(None if self.is_alike else lap.side, lap.rows_count, lap.digest) for lap in self.laps}
+        return len(found) == (1 if self.is_alike else len(self.sides))
+
+    def median(self, side: str) -> int:
+        """Events per second of a side."""
+        return median_of([lap.events_per_second for lap in self._of(side)])
+
+    def median_cpu(self, side: str) -> float:
+        """Microseconds of processor time for an event."""
+        return round(statistics.median(lap.cpu_us_per_event for lap in self._of(side)), 1)
+
+    @property
+    def ratio(self) -> float:
+        """How much faster the second side is; below 1 it is slower."""
+        return quotient(self.median(self.sides[1]), self.median(self.sides[0]))
+
+    @property
+    def ratio_cpu(self) -> float:
+        """The same for the processor time: how much less of it the second side needs."""
+        return quotient(self.median_cpu(self.sides[0]), self.median_cpu(self.sides[1]))
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {
+            "name": self.name,
+            "holds": self.holds,
+            "laps": [asdict(lap) for lap in self.laps],
+            "events_per_second_median": {side: self.median(side) for side in self.sides},
+            "cpu_us_per_event_median": {side: self.median_cpu(side) for side in self.sides},
+            "ratio": self.ratio,
+            "ratio_cpu": self.ratio_cpu,
+        }
+
+    def lines(self) -> list[str]:
+        """A table for people."""
+        repeats = sorted({lap.repeat for lap in self.laps})
+        shown = ["warm-up" if repeat == 0 else f"repeat {repeat}" for repeat in repeats]
+        rows = [[self.name, *shown, "median"]]
+        for side in self.sides:
+            speeds = {lap.repeat: f"{lap.events_per_second:,}" for lap in self.laps if lap.side == side}
+            rows.append([f"{side}, events/s", *(speeds[repeat] for repeat in repeats), f"{self.median(side):,}"])
+        for side in self.sides:
+            costs = {lap.repeat: f"{lap.cpu_us_per_event:.1f}" for lap in self.laps if lap.side == side}
+            told = [costs[repeat] for repeat in repeats]
+            rows.append([f"{side}, us of processor an event", *told, f"{self.median_cpu(side):.1f}"])
+        ratio = f"ratio of the medians: {self.ratio:.2f} (time), {self.ratio_cpu:.2f} (processor time)"
+        wrong = "WRONG: " + "; ".join(
+            f"{lap.side} repeat {lap.repeat} gave {lap.rows_count:,} rows with digest {lap.digest}" for lap in self.laps
+        )
+        rows_told = "every run of both sides gave the same rows" if self.is_alike else "every run gave the same rows"
+        return [*align(rows), ratio, rows_told if self.holds else wrong]
+
+    def _of(self, side: str) -> list[Lap]:
+        return [lap for lap in self.laps if lap.side == side and lap.repeat > 0]
+
+
+@dataclass(frozen=True)
 class Machine:
     """Where it was measured."""
 
@@ -181,11 +318,16 @@ class Report:
     transactions: tuple[TransactionCost, ...] = ()
     memory: tuple[TaskMemory, ...] = ()
     table: Throughput | None = None
+    lateness: Lateness | None = None
+    windows: Contest | None = None
+    state: tuple[Contest, ...] = ()
+    keys: Contest | None = None
 
     @property
     def holds(self) -> bool:
         """Did both sides deliver what they had to?"""
-        return all(speed.holds for speed in (self.throughput, self.table) if speed is not None)
+        compared = (self.throughput, self.table, self.windows, *self.state, self.keys)
+        return all(speed.holds for speed in compared if speed is not None)
 
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -198,6 +340,10 @@ class Report:
             "transactions": [asdict(cost) for cost in self.transactions],
             "memory": [asdict(one) for one in self.memory],
             "table": None if self.table is None else self.table.as_json(),
+            "lateness": None if self.lateness is None else asdict(self.lateness),
+            "windows": None if self.windows is None else self.windows.as_json(),
+            "state": [contest.as_json() for contest in self.state],
+            "keys": None if self.keys is None else self.keys.as_json(),
             "holds": self.holds,
         }
 
@@ -229,6 +375,17 @@ class Report:
             lines += ["", "MEMORY of a task (resident, peak)", *align([head, *rows])]
         if self.table is not None:
             lines += ["", "TABLE: events as rows into PostgreSQL", *self.table.lines()]
+        if self.lateness is not None:
+            count = self.lateness.points[0].event_count
+            title = f"LATENESS: late events against the wait for results, {count:,} events of its own"
+            lines += ["", title, *self.lateness.lines()]
+        if self.windows is not None:
+            lines += ["", "WINDOWS: native, against the same query by hand", *self.windows.lines()]
+        if self.state:
+            lines += ["", "STATE in Python, against transformWithState by hand"]
+            lines += ["\n".join(contest.lines()) for contest in self.state]
+        if self.keys is not None:
+            lines += ["", "KEYS: few against many", *self.keys.lines()]
         return lines
 
 
@@ -241,7 +398,7 @@ def median_of(figures: Sequence[int]) -> int:
     return round(statistics.median(figures))
 
 
-def quotient(one: int, other: int) -> float:
+def quotient(one: float, other: float) -> float:
     """Of two figures as they are shown; nothing by nothing is nothing."""
     return round(one / other, 3) if other else 0.0
 

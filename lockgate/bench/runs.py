@@ -36,13 +36,13 @@ class Runs:
     def __init__(self, site: Site, *, payments: str, checkpoints: Path, log: Path) -> None:
         self.site = site
         self.payments = payments  # the topic
-        self._checkpoints = checkpoints
-        self._log = log
+        self.checkpoints = checkpoints
+        self.log = log
         self._count = 0
 
     def driver(self) -> AbstractContextManager[Any]:
         """A driver that reads and writes Kafka."""
-        return driver(connector_jars(), log=self._log, tell=self.site.tell)
+        return driver(connector_jars(), log=self.log, tell=self.site.tell)
 
     @contextlib.contextmanager
     def output(self) -> Iterator[tuple[str, str]]:
@@ -55,7 +55,7 @@ class Runs:
         try:
             yield name, out
         finally:
-            shutil.rmtree(self._checkpoints / name, ignore_errors=True)
+            shutil.rmtree(self.checkpoints / name, ignore_errors=True)
             self.site.delete(out, ledger_topic(name))
 
     def run(self, side: Guarantee, *, name: str, out: str, rows_per_epoch: int) -> list[Progress]:
@@ -63,10 +63,10 @@ class Runs:
         site = self.site
         started = run(
             job(site.settings, side, servers=site.servers, payments=self.payments, out=out, name=name),
-            checkpoint=str(self._checkpoints / name),
+            checkpoint=str(self.checkpoints / name),
             until_caught_up=True,
             rows_per_epoch=rows_per_epoch,
-            log_file=self._log,
+            log_file=self.log,
             wait=False,
         )
         return watch(started, site.go_on)

@@ -24,7 +24,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "exactly-once in turn, and tell the quotient of their speeds; then the price of a transaction, and the memory "
         "of a task by the size of the epoch. Without --servers a Kafka of its own is started, and deleted afterwards. "
         "--part table does the same into a PostgreSQL of its own, against Spark's own JDBC append, whose driver it "
-        "fetches once. "
+        "fetches once. --part lateness tells which share of events comes too late, against how long results wait. "
+        "--part windows and --part state measure steps with state against the same by hand, --part keys tells what a "
+        "hundred times as many keys cost; all three without Kafka. "
         "Exit status 0 when both sides delivered what they had to, whichever was faster.",
     )
     bench.add_argument("--events", type=int, metavar="N", help="how many events; default: 2,000,000")
@@ -44,7 +46,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--exchange", action="store_true", default=None, help="take the key from the value, so that rows are exchanged"
     )
     bench.add_argument("--seed", type=int, metavar="N", help="of the events; default: 7")
-    bench.add_argument("--part", metavar="NAME", help="only one: throughput, transactions, memory or table")
+    bench.add_argument(
+        "--part",
+        metavar="NAME",
+        help="only one: throughput, transactions, memory, table, lateness, windows, state or keys",
+    )
     bench.add_argument("--servers", metavar="HOST:PORT", help="a Kafka that runs; what is made there is deleted again")
     bench.add_argument("--json", action="store_true", help="print the facts as JSON")
     bench.set_defaults(run=run_bench)

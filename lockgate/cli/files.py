@@ -163,8 +163,8 @@ def _compact(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from lockgate.failures import first_cause
     from lockgate.files.compaction import compact_in
-    from lockgate.runtime.run import first_cause
 
     end: Future[Compaction] = Future()
 

@@ -30,7 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Show the logical graph, the physical graph and the guarantee of a job, with the reasons. Needs "
         "neither Spark nor a broker. Exit status 2 where the job declares more than it reaches.",
     )
-    _offer_job(plan)
+    offer_job(plan)
     plan.add_argument("--svg", metavar="PICTURE", help="also draw both graphs into this file")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
     plan.set_defaults(run=run_plan)
@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a job until Ctrl-C or SIGTERM, or, with --until-caught-up, until all that was there is done. "
         "A run that was stopped or failed is continued by the next one from its checkpoint.",
     )
-    _offer_job(run)
+    offer_job(run)
     run.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; any Hadoop file system")
     run.add_argument("--master", metavar="URL", help="the Spark cluster; default: all cores of this machine")
     run.add_argument(
@@ -158,7 +158,8 @@ class LiveLine:
         self.say(f"done: {events:,} events in {time.monotonic() - self._began:.1f} s")
 
 
-def _offer_job(parser: argparse.ArgumentParser) -> None:
+def offer_job(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a job file and its parameters."""
     parser.add_argument("file", metavar="FILE", help="a Python file that defines job(**parameters) -> Job")
     parser.add_argument(
         "-p",

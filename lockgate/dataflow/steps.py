@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import Sink, Source
 from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.exchange import Exchange
 from lockgate.dataflow.origin import Origin
-from lockgate.dataflow.windows import Window
+from lockgate.dataflow.patterns import Pattern
+from lockgate.dataflow.windows import Trigger, Window
 from lockgate.guarantees import Guarantee
+from lockgate.operators.process import StatefulFunction
 
 RowFunction = Callable[..., Any]
+Aggregates = Mapping[str, str | Aggregate]
+"""By the name of the column that each gives: SQL, or one that SQL has not."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,6 +107,14 @@ class Join(Step):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class TableJoin(Step):
+    """Every event with the rows of a table that agree with it in columns."""
+
+    on: tuple[str, ...]
+    how: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Timed(Step):
     """The same events, with a column that tells their time."""
 
@@ -117,27 +130,68 @@ class Exchanged(Step):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rolling(Step):
-    """Every event, with aggregates over its key as of that event."""
+class Keyed(Step):
+    """A step that keeps state for every key; without keys, one for all."""
 
     keys: tuple[str, ...]
-    aggregates: Mapping[str, str]
     tasks: int | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class WindowAggregate(Step):
+class Rolling(Keyed):
+    """Every event, with aggregates over its key as of that event."""
+
+    aggregates: Aggregates
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Windowed(Keyed):
+    """The events of a key, grouped by windows."""
+
+    window: Window
+    trigger: Trigger | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowAggregate(Windowed):
     """One row for every key and window, when the window closes."""
 
-    keys: tuple[str, ...]
-    window: Window
-    aggregates: Mapping[str, str]
-    tasks: int | None = None
+    aggregates: Aggregates
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowApply(Windowed):
+    """What a function makes of all events of a window."""
+
+    function: RowFunction
+    schema: str
+    is_deterministic: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Process(Keyed):
+    """What a function with state makes of the events of a key."""
+
+    function: StatefulFunction
+    initial: str | None  # a file of states to begin with
+    is_deterministic: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Detect(Keyed):
+    """The matches of a pattern among the events of a key."""
+
+    pattern: Pattern
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LateEvents(Step):
-    """The events that came too late for the windows of the step before."""
+    """The events that came too late for the step before."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TimedOut(Step):
+    """The beginnings of matches, of the step before, whose time has passed."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

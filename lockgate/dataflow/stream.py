@@ -9,17 +9,22 @@ is what can be reached from a job's outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.endpoints import Sink, Source
-from lockgate.dataflow.eventtime import EventTime, Late
+from lockgate.dataflow.eventtime import EventTime, Late, arrival_time
 from lockgate.dataflow.exchange import Exchange
 from lockgate.dataflow.origin import caller
+from lockgate.dataflow.patterns import Pattern, checked
+from lockgate.dataflow.state import StatefulFunction, check_function
 from lockgate.dataflow.steps import (
+    Aggregates,
+    Detect,
     Exchanged,
     FlatMap,
     Join,
@@ -27,18 +32,24 @@ from lockgate.dataflow.steps import (
     Map,
     Merge,
     Part,
+    Process,
     Read,
     Rolling,
     RowFunction,
     Select,
     Step,
+    TableJoin,
     Timed,
+    TimedOut,
     Transform,
     Where,
     WindowAggregate,
+    WindowApply,
+    Windowed,
     Write,
 )
-from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TumblingWindow, Window
+from lockgate.dataflow.table import Table
+from lockgate.dataflow.windows import TimeWindow, Trigger, Window
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee
 
@@ -147,16 +158,21 @@ class Stream:
 
     def join(
         self,
-        other: Stream,
+        other: Stream | Table,
         *,
         on: str | tuple[str, ...] | list[str],
         within: Duration | None = None,
         how: str = "inner",
         name: str | None = None,
     ) -> Stream:
-        """Pairs of events that agree in `on` and whose event times are at most `within` apart."""
+        """Pairs of events that agree in `on` and whose event times are at most `within` apart.
+
+        With a table every event meets the rows of it that agree in `on`, and there is no `within`.
+        """
         _require(
-            isinstance(other, Stream), what=f"join takes a stream, not {other!r}", fix="a.join(b, on=..., within=...)"
+            isinstance(other, Stream | Table),
+            what=f"join takes a stream or a table, not {other!r}",
+            fix="a.join(b, on=..., within=...), or a.join(table(...), on=...)",
         )
         keys = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, tuple | list) else ()
         _require(
@@ -164,6 +180,13 @@ class Stream:
             what=f"on= takes the names of columns that both sides have, at least one, not {on!r}",
             fix='a.join(b, on="order_id", within="10 minutes")',
         )
+        if isinstance(other, Table):
+            _require(
+                within is None,
+                what="within= bounds a join in time, and the rows of a table have none",
+                fix="leave within= away",
+            )
+            return Stream(step=TableJoin(inputs=(self.step, other.step), origin=caller(), name=name, on=keys, how=how))
         return Stream(
             step=Join(
                 inputs=(self.step, other.step),
@@ -187,13 +210,25 @@ class Stream:
         idle: Duration | None = None,
         max_ahead: Duration | None = None,
     ) -> Stream:
-        """Tell the time by a column, and wait `lateness` for stragglers."""
+        """Tell the time by a column, and wait `lateness` for stragglers.
+
+        Args:
+            late: what becomes of events that come after that.
+            allowed: how long results are corrected, with `late=Late.CORRECT`.
+            idle: let time go on where all inputs are silent for so long, so that the last windows close.
+            max_ahead: stop at an event that is further ahead of the clock, instead of closing all windows before it.
+        """
         _require(
             isinstance(column, str),
             what=f"event_time takes the name of a column, not {column!r}",
             fix='.event_time("at", lateness="10 seconds")',
         )
         _require(isinstance(late, Late), what=f"late= takes a Late, not {late!r}", fix="late=Late.DROP")
+        _require(
+            allowed is None or late is Late.CORRECT,
+            what=f"allowed= says how long results are corrected, but late=Late.{late.name} corrects none",
+            fix="declare late=Late.CORRECT, or leave allowed= away; to wait longer for stragglers raise lateness=",
+        )
         time = EventTime(
             column=column,
             lateness=as_duration(lateness, of="lateness", is_zero_allowed=True),
@@ -203,6 +238,14 @@ class Stream:
             max_ahead=_optional(max_ahead, of="max_ahead"),
         )
         return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=time))
+
+    def processing_time(self) -> Stream:
+        """Tell the time by the clock: an event belongs to the moment at which the epoch that reads it was planned.
+
+        None is late while the clock goes forward. One that is set back, or that of another machine which is behind,
+        makes events late for windows that have closed, and they are dropped.
+        """
+        return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=arrival_time()))
 
     # Placement
 
@@ -237,18 +280,44 @@ class Stream:
         return KeyedStream(step=self.step, keys=names)
 
     def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
-        """Group all events by windows over event time, without a key."""
+        """Group all events by windows, without a key."""
         return _windowed(self.step, (), window, name, tasks=None)
+
+    def process(
+        self,
+        function: StatefulFunction,
+        *,
+        name: str | None = None,
+        initial: str | None = None,
+        deterministic: bool = True,
+    ) -> Stream:
+        """What a function with state makes of all events, without a key: see `KeyedStream.process`."""
+        return _processed(self.step, (), function, name, initial, deterministic, tasks=None)
+
+    def detect(self, pattern: Pattern, *, name: str | None = None) -> Stream:
+        """The matches of a pattern among all events, without a key."""
+        step = Detect(inputs=(self.step,), origin=caller(), name=name, keys=(), pattern=checked(pattern))
+        return Stream(step=step)
 
     @property
     def late(self) -> Stream:
-        """The events that came too late for the windows of this step."""
+        """The events that came too late for this step."""
         _require(
-            isinstance(self.step, WindowAggregate),
-            what="only the result of a window has late events",
-            fix="take .late from the stream that .aggregate(...) returned",
+            isinstance(self.step, Windowed | Detect),
+            what="only the result of a window or a pattern has late events",
+            fix="take .late from the stream that .aggregate(...), .apply(...) or .detect(...) returned",
         )
         return Stream(step=LateEvents(inputs=(self.step,), origin=caller()))
+
+    @property
+    def timed_out(self) -> Stream:
+        """The matches that had begun when their time was over, with the name of the last stage that they reached."""
+        _require(
+            isinstance(self.step, Detect),
+            what="only a pattern has matches that time out",
+            fix="take .timed_out from the stream that .detect(...) returned",
+        )
+        return Stream(step=TimedOut(inputs=(self.step,), origin=caller()))
 
     # The end
 
@@ -283,7 +352,7 @@ class KeyedStream:
         _require_tasks(tasks)
         return KeyedStream(step=self.step, keys=self.keys, tasks=tasks)
 
-    def rolling(self, *, name: str | None = None, **aggregates: str) -> Stream:
+    def rolling(self, *, name: str | None = None, **aggregates: str | Aggregate) -> Stream:
         """Every event with its columns, plus aggregates over its key as of that event."""
         _require_aggregates(aggregates, step="rolling")
         return Stream(
@@ -298,8 +367,30 @@ class KeyedStream:
         )
 
     def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
-        """Group the events of each key by windows over event time."""
+        """Group the events of each key by windows."""
         return _windowed(self.step, self.keys, window, name, tasks=self.tasks)
+
+    def process(
+        self,
+        function: StatefulFunction,
+        *,
+        name: str | None = None,
+        initial: str | None = None,
+        deterministic: bool = True,
+    ) -> Stream:
+        """What a function with state makes of the events of each key, in the order of the source.
+
+        Args:
+            initial: states to begin with, as `lockgate state ... --json` writes them; taken in the first epoch.
+        """
+        return _processed(self.step, self.keys, function, name, initial, deterministic, tasks=self.tasks)
+
+    def detect(self, pattern: Pattern, *, name: str | None = None) -> Stream:
+        """The matches of a pattern among the events of each key."""
+        step = Detect(
+            inputs=(self.step,), origin=caller(), name=name, keys=self.keys, tasks=self.tasks, pattern=checked(pattern)
+        )
+        return Stream(step=step)
 
 
 @dataclass(frozen=True)
@@ -311,9 +402,33 @@ class WindowedStream:
     window: Window
     name: str | None
     tasks: int | None
+    told: Trigger | None = None
 
-    def aggregate(self, **aggregates: str) -> Stream:
-        """One row for every key and window: the key, `window_start`, `window_end` and these SQL aggregates."""
+    def trigger(self, *, every: Duration | int | None = None, on_late: bool = False) -> WindowedStream:
+        """Tell results early, `every` so much processing time or so many events, and with `on_late` every late event.
+
+        Results then carry `revision`, counted from 0, and `is_final`, true from the watermark on.
+        """
+        _require(
+            isinstance(self.window, TimeWindow),
+            what="a window that ends by what comes is told when it ends, and never before",
+            fix="leave the trigger away, or use a window by time",
+        )
+        _require(
+            every is not None or on_late,
+            what="the trigger says neither every= nor on_late=",
+            fix='.trigger(every="10 seconds"), .trigger(every=100) or .trigger(on_late=True)',
+        )
+        _require(
+            not isinstance(every, int) or (every > 0 and not isinstance(every, bool)),
+            what=f"a result is asked for every {every!r} events",
+            fix=".trigger(every=100)",
+        )
+        span = every if every is None or isinstance(every, int) else as_duration(every, of="every")
+        return replace(self, told=Trigger(every=span, on_late=on_late))
+
+    def aggregate(self, **aggregates: str | Aggregate) -> Stream:
+        """One row for every key and window: the key, `window_start`, `window_end` and these aggregates."""
         _require_aggregates(aggregates, step="aggregate")
         return Stream(
             step=WindowAggregate(
@@ -322,7 +437,33 @@ class WindowedStream:
                 name=self.name,
                 keys=self.keys,
                 window=self.window,
+                trigger=self.told,
                 aggregates=_frozen(aggregates),
+                tasks=self.tasks,
+            )
+        )
+
+    def apply(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
+        """What a function makes of all events of a window: `function(key: Row, rows: list[Row]) -> iterable of rows`.
+
+        Results carry the key, `window_start`, `window_end` and the columns of `schema`. All events are kept until then.
+        """
+        _require(
+            callable(function) and isinstance(schema, str),
+            what="apply takes a function of a key and the rows of a window, and the schema of what it returns",
+            fix='.apply(lambda key, rows: [(median(row.price for row in rows),)], "price DOUBLE")',
+        )
+        return Stream(
+            step=WindowApply(
+                inputs=(self.step,),
+                origin=caller(),
+                name=self.name,
+                keys=self.keys,
+                window=self.window,
+                trigger=self.told,
+                function=function,
+                schema=schema,
+                is_deterministic=deterministic,
                 tasks=self.tasks,
             )
         )
@@ -337,11 +478,41 @@ class Output:
 
 def _windowed(step: Step, keys: tuple[str, ...], window: Window, name: str | None, tasks: int | None) -> WindowedStream:
     _require(
-        isinstance(window, TumblingWindow | SlidingWindow | SessionWindow),
+        isinstance(window, Window),
         what=f"window takes a window, not {window!r}",
-        fix="windows.tumbling(...), windows.sliding(..., every=...) or windows.session(gap=...)",
+        fix="windows.tumbling(...), .sliding(..., every=...), .session(gap=...), .tumbling_count(...),"
+        " .sliding_count(..., every=...) or .until(...)",
     )
     return WindowedStream(step=step, keys=keys, window=window, name=name, tasks=tasks)
+
+
+def _processed(
+    step: Step,
+    keys: tuple[str, ...],
+    function: StatefulFunction,
+    name: str | None,
+    initial: str | None,
+    deterministic: bool,
+    tasks: int | None,
+) -> Stream:
+    check_function(function)
+    _require(
+        initial is None or isinstance(initial, str),
+        what=f"initial= takes the path of a file of states, not {initial!r}",
+        fix='initial="states.json", as `lockgate state FILE STEP --json` writes it',
+    )
+    return Stream(
+        step=Process(
+            inputs=(step,),
+            origin=caller(),
+            name=name,
+            keys=keys,
+            tasks=tasks,
+            function=function,
+            initial=initial,
+            is_deterministic=deterministic,
+        )
+    )
 
 
 def _frozen(mapping: dict[str, Any]) -> Mapping[str, Any]:
@@ -365,10 +536,10 @@ def _require_function(function: object, schema: object, step: str) -> None:
     )
 
 
-def _require_aggregates(aggregates: Mapping[str, object], step: str) -> None:
+def _require_aggregates(aggregates: Aggregates, step: str) -> None:
     _require(
-        bool(aggregates) and all(isinstance(sql, str) for sql in aggregates.values()),
-        what=f"{step} takes at least one aggregate as name=SQL",
+        bool(aggregates) and all(isinstance(one, str | Aggregate) for one in aggregates.values()),
+        what=f"{step} takes at least one aggregate, as name=SQL or of lockgate.aggregates and lockgate.synopses",
         fix=f'.{step}(total="sum(amount)")',
     )
 

@@ -1,7 +1,9 @@
-"""Windows over event time: tumbling, sliding and session.
+"""Windows: by time, by the number of events, or by a property of the data.
 
-A window turns an endless stream into finite groups. It closes when the watermark passes its end, and its result is
-emitted then, once. Results carry the key columns, `window_start` and `window_end`.
+A window turns an endless stream into finite groups. One by time (tumbling, sliding, session) closes when the watermark
+passes its end. One by count, or until a condition holds, closes with an event, in the order of the source. Results
+carry the key columns, `window_start` and `window_end`; for the second kind these are the smallest and the greatest time
+among the events.
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,9 @@ from datetime import timedelta
 from lockgate.dataflow.duration import Duration, as_duration, as_people_text
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
+
+_WINDOWS_MAX = 10_000
+"""An event becomes a row for every window that it is in."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,47 @@ class SessionWindow:
         return f"session, gap {as_people_text(self.gap)}"
 
 
-Window = TumblingWindow | SlidingWindow | SessionWindow
+@dataclass(frozen=True)
+class CountWindow:
+    """Windows of the last `size` events, one ending with every `every`-th; tumbling where the two are equal."""
+
+    size: int
+    every: int
+
+    def __str__(self) -> str:
+        if self.every == self.size:
+            return f"tumbling {_as_events(self.size)}"
+        return f"sliding {_as_events(self.size)} every {self.every}"
+
+
+@dataclass(frozen=True)
+class UntilWindow:
+    """Windows that end with an event for which a SQL condition holds; null does not."""
+
+    condition: str
+
+    def __str__(self) -> str:
+        return f"until {self.condition}"
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a window is told beside the moment that the watermark reaches its end.
+
+    `every` is a span of processing time, or a number of events; with `on_late` every late event gives a result of its
+    own where results are corrected.
+    """
+
+    every: timedelta | int | None
+    on_late: bool
+
+    def __str__(self) -> str:
+        early = [] if self.every is None else [f"early every {_as_span(self.every)}"]
+        return ", ".join([*early, *(["on every late event"] if self.on_late else [])])
+
+
+TimeWindow = TumblingWindow | SlidingWindow | SessionWindow
+Window = TimeWindow | CountWindow | UntilWindow
 
 
 def tumbling(size: Duration) -> TumblingWindow:
@@ -64,9 +109,65 @@ def sliding(size: Duration, *, every: Duration) -> SlidingWindow:
             where=f"declared at {caller()}",
             fix="make `every` at most as long as the size, or filter the events away in a step of their own",
         )
+    if window.size > window.every * _WINDOWS_MAX:
+        raise BadJob(
+            f"every event would be in {-(-window.size // window.every):,} windows: they are"
+            f" {as_people_text(window.size)} long and begin every {as_people_text(window.every)}",
+            where=f"declared at {caller()}",
+            fix=f"let them begin less often, so that an event is in at most {_WINDOWS_MAX:,}",
+        )
     return window
 
 
 def session(*, gap: Duration) -> SessionWindow:
     """A window per burst of events that ends after `gap` without one."""
     return SessionWindow(gap=as_duration(gap, of="the gap of a session window"))
+
+
+def tumbling_count(size: int) -> CountWindow:
+    """Windows of `size` events, one after the other."""
+    _require_count(size, of="the size of a tumbling_count window", fix="windows.tumbling_count(100)")
+    return CountWindow(size=size, every=size)
+
+
+def sliding_count(size: int, *, every: int) -> CountWindow:
+    """With every `every`-th event a window of the last `size`; at the start there are fewer."""
+    fix = "windows.sliding_count(100, every=10)"
+    _require_count(size, of="the size of a sliding_count window", fix=fix)
+    _require_count(every, of="the slide of a sliding_count window", fix=fix)
+    if every > size:
+        raise BadJob(
+            f"the slide of a window ({_as_events(every)}) is longer than its size ({_as_events(size)}): "
+            "events in between would be in no window",
+            where=f"declared at {caller()}",
+            fix="make `every` at most the size, or filter the events away in a step of their own",
+        )
+    return CountWindow(size=size, every=every)
+
+
+def until(condition: str) -> UntilWindow:
+    """Windows that end with an event for which the SQL condition holds, that event included."""
+    if not isinstance(condition, str) or not condition.strip():
+        raise BadJob(
+            f"until takes a SQL condition, not {condition!r}",
+            where=f"declared at {caller()}",
+            fix="windows.until(\"status = 'done'\")",
+        )
+    return UntilWindow(condition=condition)
+
+
+def _require_count(count: object, *, of: str, fix: str) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise BadJob(
+            f"{of} must be a whole number of events above zero, but is {count!r}",
+            where=f"declared at {caller()}",
+            fix=fix,
+        )
+
+
+def _as_span(span: timedelta | int) -> str:
+    return as_people_text(span) if isinstance(span, timedelta) else _as_events(span)
+
+
+def _as_events(count: int) -> str:
+    return f"{count} event" + ("" if count == 1 else "s")

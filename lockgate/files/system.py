@@ -292,12 +292,17 @@ def normalise(path: str) -> str:
     return path.rstrip("/") if local is None else f"file:{local}"
 
 
+def is_known(path: str) -> bool:
+    """Does a path lie where files are known to be put in place only once, on this machine's disk or on HDFS?"""
+    return local_path(path) is not None or _scheme(path) == "hdfs"
+
+
 def open_system(path: str, spark: SparkSession | None, where: str) -> System:
     """The file system of a path; refused where nobody has shown that it puts files in place only once."""
     local = local_path(path)
     if local is not None:
         return LocalSystem(local)
-    if _scheme(path) != "hdfs":
+    if not is_known(path):
         raise Refused(
             f"{path} lies on a store whose rename is not known to be atomic and to leave alone what is there, so two"
             " drivers could both commit an epoch",

@@ -21,9 +21,28 @@ A `transform` is opaque: it counts as state where state is a danger and as none 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lockgate.dataflow.steps import FlatMap, Map, Part, Read, Rolling, Select, Transform, Where, WindowAggregate, Write
+from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.steps import (
+    Detect,
+    FlatMap,
+    Map,
+    Part,
+    Process,
+    Read,
+    Rolling,
+    Select,
+    TableJoin,
+    Transform,
+    Where,
+    WindowAggregate,
+    WindowApply,
+    Windowed,
+    Write,
+)
+from lockgate.dataflow.table import ReadTable
+from lockgate.dataflow.windows import UntilWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import has_state, is_exact
@@ -50,7 +69,7 @@ class PathGuarantee:
     declared: Guarantee
     reached: Guarantee
     caps: tuple[Cap, ...]  # the weakest first; empty where nothing limits the path
-    lifts: tuple[str, ...]  # what idempotence made harmless
+    lifts: tuple[str, ...]  # what was made harmless, and how
 
     @property
     def is_kept(self) -> bool:
@@ -68,6 +87,7 @@ class _Trail:
     is_state_idempotent: bool = True
     wild: Node | None = None  # a function that is not deterministic
     wild_above_state: Node | None = None
+    tables: tuple[Node, ...] = ()  # joins with tables that change while the job runs
 
 
 def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
@@ -78,6 +98,9 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
     for node in graph.nodes:
         if isinstance(node.step, Read):
             trails[node.name] = (_Trail(source=node),)
+            continue
+        if isinstance(node.step, ReadTable):
+            trails[node.name] = ()  # no event comes from a table
             continue
         before = dict.fromkeys(trail for name in node.inputs for trail in trails[name])
         trails[node.name] = tuple(dict.fromkeys(_extend(trail, node) for trail in before))
@@ -93,24 +116,22 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
 def _extend(trail: _Trail, node: Node) -> _Trail:
     is_opaque = isinstance(node.step, Transform)
     if has_state(node) or is_opaque:
-        trail = _Trail(
-            source=trail.source,
+        trail = replace(
+            trail,
             state=trail.state if is_opaque else node,
             may_have_state=True,
             is_state_idempotent=trail.is_state_idempotent and _is_idempotent(node),
-            wild=trail.wild,
             wild_above_state=trail.wild_above_state or trail.wild,
         )
     if trail.wild is None and _is_wild(node):
-        trail = _Trail(
-            source=trail.source,
-            state=trail.state,
-            may_have_state=trail.may_have_state,
-            is_state_idempotent=trail.is_state_idempotent,
+        trail = replace(
+            trail,
             wild=node,
             # An aggregate over a random value, or an opaque step, is wild and keeps state at once.
             wild_above_state=trail.wild_above_state or (node if has_state(node) or is_opaque else None),
         )
+    if isinstance(node.step, TableJoin):
+        trail = replace(trail, tables=(*trail.tables, node))
     return trail
 
 
@@ -199,6 +220,11 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 f"sink {output.name!r} commits after sink {first!r}, in another cluster: all steps are deterministic,"
                 " so after a crash in between it gets the same rows"
             )
+    lifts.extend(
+        f"table {node.inputs[1]!r} changes while the job runs, but an epoch that is repeated sees the snapshot that it"
+        f" saw first: {node.kind} {node.name!r} gives the same rows"
+        for node in trail.tables
+    )
     caps.sort(key=lambda cap: cap.guarantee)
     return PathGuarantee(
         source=source.name,
@@ -235,8 +261,10 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
 
 def _is_wild(node: Node) -> bool:
     step = node.step
-    if isinstance(step, Map | FlatMap | Transform):
-        return not step.is_deterministic
+    if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
+        return True
+    if isinstance(step, Rolling | WindowAggregate) and not all(map(_is_steady, step.aggregates.values())):
+        return True
     if isinstance(step, Where) and callable(step.condition):
         return not step.is_deterministic
     return any(find_nondeterministic(sql) is not None for sql in _expressions(node))
@@ -248,8 +276,12 @@ def _expressions(node: Node) -> Iterable[str]:
         return [step.condition] if isinstance(step.condition, str) else []
     if isinstance(step, Select):
         return step.expressions.values()
-    if isinstance(step, Rolling | WindowAggregate):
-        return step.aggregates.values()
+    if isinstance(step, Rolling | Windowed):
+        aggregates = step.aggregates if isinstance(step, Rolling | WindowAggregate) else {}
+        until = [step.window.condition] if isinstance(step, Windowed) and isinstance(step.window, UntilWindow) else []
+        return [*map(_as_code, aggregates.values()), *until]
+    if isinstance(step, Detect):
+        return step.pattern.conditions
     if isinstance(step, Write):
         return step.sink.expressions()
     return []
@@ -257,4 +289,16 @@ def _expressions(node: Node) -> Iterable[str]:
 
 def _is_idempotent(node: Node) -> bool:
     step = node.step
-    return isinstance(step, Rolling | WindowAggregate) and all(map(is_idempotent_aggregate, step.aggregates.values()))
+    if not isinstance(step, Rolling | WindowAggregate):
+        return False
+    return all(isinstance(one, str) and is_idempotent_aggregate(one) for one in step.aggregates.values())
+
+
+def _as_code(aggregate: str | Aggregate) -> str:
+    """The SQL of an aggregate, without the name of a function that only sounds like SQL's."""
+    return aggregate if isinstance(aggregate, str) else aggregate.argument or ""
+
+
+def _is_steady(aggregate: str | Aggregate) -> bool:
+    """Does it give the same again? SQL text is looked at by itself."""
+    return isinstance(aggregate, str) or aggregate.is_deterministic

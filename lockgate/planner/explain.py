@@ -9,23 +9,31 @@ from typing import Any
 from lockgate.dataflow.duration import as_people_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import (
+    Detect,
     Exchanged,
     FlatMap,
     Join,
+    Keyed,
     Map,
     Part,
+    Process,
     Read,
     Rolling,
     Select,
     Step,
+    TableJoin,
     Timed,
     Transform,
     Where,
     WindowAggregate,
+    WindowApply,
+    Windowed,
     Write,
 )
+from lockgate.dataflow.table import ReadTable
 from lockgate.planner.derive import PathGuarantee
 from lockgate.planner.drawing import draw_text
+from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import Node
 from lockgate.planner.picture import Arrow, Box, Picture
 from lockgate.planner.plan import Plan, plan
@@ -169,7 +177,8 @@ def _step_lines(planned: Plan) -> list[str]:
 
 
 def _box(node: Node, lines: tuple[str, ...]) -> Box:
-    kinds = {"source": "source", "sink": "sink", "rolling": "state", "window": "state", "join": "state"}
+    kinds = {"source": "source", "table": "source", "sink": "sink"}
+    kinds |= dict.fromkeys(("rolling", "window", "join"), "state")
     return Box(id=node.name, title=node.name, lines=lines, kind=kinds.get(node.kind, "step"))
 
 
@@ -252,7 +261,19 @@ def _(step: Join) -> tuple[str, ...]:
 
 
 @_details.register
+def _(step: ReadTable) -> tuple[str, ...]:
+    return (*step.rows.summary(), f"read every {as_people_text(step.refresh)}")
+
+
+@_details.register
+def _(step: TableJoin) -> tuple[str, ...]:
+    return (f"{step.how} join on {', '.join(step.on)}", "with a table")
+
+
+@_details.register
 def _(step: Timed) -> tuple[str, ...]:
+    if step.time.is_arrival:
+        return ("processing time", "a replay of history gives other windows")
     return (f"event time: {step.time.column}", f"lateness {as_people_text(step.time.lateness)}")
 
 
@@ -264,13 +285,35 @@ def _(step: Exchanged) -> tuple[str, ...]:
 
 @_details.register
 def _(step: Rolling) -> tuple[str, ...]:
-    return (f"rolling by {', '.join(step.keys)}", ", ".join(step.aggregates.values()))
+    return (f"rolling{_by(step)}", ", ".join(map(as_sql, step.aggregates.values())))
 
 
 @_details.register
 def _(step: WindowAggregate) -> tuple[str, ...]:
-    keys = f" by {', '.join(step.keys)}" if step.keys else ""
-    return (f"{step.window}{keys}", ", ".join(step.aggregates.values()))
+    return (f"{step.window}{_by(step)}", ", ".join(map(as_sql, step.aggregates.values())), *_told(step))
+
+
+@_details.register
+def _(step: WindowApply) -> tuple[str, ...]:
+    return (f"{step.window}{_by(step)}", _function_name(step.function), *_told(step))
+
+
+@_details.register
+def _(step: Process) -> tuple[str, ...]:
+    return (f"process{_by(step)}", type(step.function).__name__)
+
+
+@_details.register
+def _(step: Detect) -> tuple[str, ...]:
+    return (f"pattern{_by(step)}", str(step.pattern))
+
+
+def _by(step: Keyed) -> str:
+    return f" by {', '.join(step.keys)}" if step.keys else ""
+
+
+def _told(step: Windowed) -> tuple[str, ...]:
+    return () if step.trigger is None else (str(step.trigger),)
 
 
 def _function_name(function: Callable[..., object]) -> str:

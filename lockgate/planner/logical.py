@@ -8,42 +8,52 @@ window or a join without time. Columns are followed as far as SQL can be parsed;
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from lockgate.dataflow.endpoints import POSITION
-from lockgate.dataflow.eventtime import EventTime, Late
+from lockgate.dataflow.eventtime import ARRIVED, EventTime, Late
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.schema import Column, Schema, parse_ddl
 from lockgate.dataflow.steps import (
+    Detect,
     Exchanged,
     FlatMap,
     Join,
+    Keyed,
     LateEvents,
     Map,
     Merge,
     Part,
+    Process,
     Read,
     Rolling,
     Select,
     Step,
+    TableJoin,
     Timed,
+    TimedOut,
     Transform,
     Where,
     WindowAggregate,
+    WindowApply,
+    Windowed,
     Write,
 )
 from lockgate.dataflow.stream import Output
+from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Mode
-from lockgate.planner.sql import read_expression, read_fold
+from lockgate.planner.flow import MISSED, Flow, can_see, has_position, require_column, require_columns, still_hidden
+from lockgate.planner.forms import has_late_events, why_operator
+from lockgate.planner.keyed import keyed_flow
 
 KINDS: dict[type[Step], str] = {
     Read: "source",
+    ReadTable: "table",
     Where: "where",
     Select: "select",
     Map: "map",
@@ -52,25 +62,24 @@ KINDS: dict[type[Step], str] = {
     Part: "part",
     Merge: "merge",
     Join: "join",
+    TableJoin: "table_join",
     Timed: "event_time",
     Exchanged: "exchange",
     Rolling: "rolling",
     WindowAggregate: "window",
+    WindowApply: "window",
+    Process: "process",
+    Detect: "detect",
     LateEvents: "late",
+    TimedOut: "timed_out",
     Write: "sink",
 }
+_WHY_PYTHON: dict[type[Step], str] = {
+    Rolling: "Spark has no aggregate as of every event",
+    Process: "a function of the author's keeps the state",
+    Detect: "Spark has no patterns over a stream",
+}
 _JOINS = ("inner", "left", "right", "full")
-
-
-@dataclass(frozen=True)
-class Flow:
-    """What leaves a step: the columns in sight, the hidden ones, and the time that is told by one of them."""
-
-    columns: Schema | None
-    hidden: tuple[str, ...]
-    time: EventTime | None
-    timed_at: Origin | None = None  # where event time was told, also where no column tells it any more
-    is_broadcast: bool = False  # does every event come several times, once for each task?
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +114,19 @@ class LogicalGraph:
         return tuple(node for node in self.nodes if node.kind == kind)
 
 
+def why_python(graph: LogicalGraph, node: Node) -> str | None:
+    """Why a keyed step runs in Python; None where Spark has it natively."""
+    step = node.step
+    if isinstance(step, Windowed):
+        return why_operator(step, graph.node(node.inputs[0]).flow.time)
+    return _WHY_PYTHON[type(step)]
+
+
+def is_operator(graph: LogicalGraph, node: Node) -> bool:
+    """Is it a keyed step that runs in Python?"""
+    return isinstance(node.step, Keyed) and why_python(graph, node) is not None
+
+
 def build_logical(job: Job) -> LogicalGraph:
     """The logical graph of a job; raises BadJob where it cannot mean anything."""
     _refuse_what_is_not_here_yet(job)
@@ -128,6 +150,8 @@ def build_logical(job: Job) -> LogicalGraph:
     graph = LogicalGraph(job=job, nodes=tuple(nodes))
     _refuse_loops_outside(graph)
     _refuse_unfit_for_real_time(graph)
+    _refuse_silence_without_idle(graph)
+    _refuse_late_events_that_nobody_takes(graph)
     return graph
 
 
@@ -157,7 +181,7 @@ def _walk(job: Job) -> list[Step]:
         on_path: set[Step] = {output.step}
         while open_steps:
             step, waiting = open_steps[-1]
-            if not step.inputs and not isinstance(step, Read):
+            if not step.inputs and not isinstance(step, Read | ReadTable):
                 raise BadJob(
                     f"job {job.name!r} has a {KINDS[type(step)]} step without a source",
                     where=f"step declared at {step.origin}",
@@ -224,8 +248,9 @@ def _where(kind: str, name: str, origin: Origin) -> str:
 def _carry(flow: Flow, inputs: list[Node], step: Step, where: str) -> Flow:
     """What stays true of a flow: whether time was told, and whether events come several times."""
     told = step.origin if isinstance(step, Timed) else next((i.flow.timed_at for i in inputs if i.flow.timed_at), None)
+    _refuse_behind_late_events(inputs, step, where)
     is_broadcast = any(before.flow.is_broadcast for before in inputs)
-    if is_broadcast and isinstance(step, Rolling | WindowAggregate | Join):
+    if is_broadcast and isinstance(step, Keyed | Join):
         raise BadJob(
             "every event comes several times behind a broadcast, and would count several times in this step",
             where=where,
@@ -258,13 +283,13 @@ def _(step: Read, inputs: list[Flow], where: str) -> Flow:
 @_flow.register
 def _(step: Where, inputs: list[Flow], where: str) -> Flow:
     if isinstance(step.condition, str):
-        _require_columns(step.condition, inputs[0], where)
+        require_columns(step.condition, inputs[0], where)
     return inputs[0]
 
 
 @_flow.register
 def _(step: Part, inputs: list[Flow], where: str) -> Flow:
-    _require_columns(step.condition, inputs[0], where)
+    require_columns(step.condition, inputs[0], where)
     return inputs[0]
 
 
@@ -272,10 +297,10 @@ def _(step: Part, inputs: list[Flow], where: str) -> Flow:
 def _(step: Select, inputs: list[Flow], where: str) -> Flow:
     flow = inputs[0]
     for name in step.columns:
-        _require_column(name, flow, where)
+        require_column(name, flow, where)
     for index, sql in enumerate(step.expressions.values()):
         # Spark lets an expression use those before it.
-        _require_columns(sql, flow, where, beside=tuple(step.expressions)[:index])
+        require_columns(sql, flow, where, beside=tuple(step.expressions)[:index])
     known = flow.columns.find if flow.columns else lambda name: None
     columns = Schema(
         columns=(
@@ -283,8 +308,10 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
             *(Column(name=name) for name in step.expressions),
         )
     )
-    kept = flow.time if flow.time and flow.time.column.lower() in map(str.lower, step.columns) else None
-    return Flow(columns=columns, hidden=_still_hidden(flow, columns), time=kept)
+    hidden = still_hidden(flow, columns)
+    in_reach = {name.lower() for name in (*step.columns, *hidden)}
+    kept = flow.time if flow.time and flow.time.column.lower() in in_reach else None
+    return Flow(columns=columns, hidden=hidden, time=kept)
 
 
 @_flow.register(Map)
@@ -292,7 +319,7 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
 def _(step: Map | FlatMap, inputs: list[Flow], where: str) -> Flow:
     columns = parse_ddl(step.schema, where)
     # Spark forgets a watermark at a Python function, so event time has to be told behind it.
-    return Flow(columns=columns, hidden=_still_hidden(inputs[0], columns), time=None)
+    return Flow(columns=columns, hidden=still_hidden(inputs[0], columns), time=None)
 
 
 @_flow.register
@@ -321,7 +348,9 @@ def _(step: Merge, inputs: list[Flow], where: str) -> Flow:
                     where=where,
                     fix=f'make them alike first: .select(..., {column.name}="cast({column.name} AS ...)")',
                 )
-    hidden = tuple(dict.fromkeys(name for flow in inputs for name in flow.hidden))
+    # A place that only some rows have orders none of them.
+    is_placed = all(has_position(flow) for flow in inputs)
+    hidden = tuple(dict.fromkeys(name for flow in inputs for name in flow.hidden if name != POSITION or is_placed))
     columns = first.columns if all(flow.columns for flow in inputs) else None
     times = {flow.time.column.lower() if flow.time else None for flow in inputs}
     if len(times) > 1:
@@ -329,6 +358,12 @@ def _(step: Merge, inputs: list[Flow], where: str) -> Flow:
             "streams are merged of which only some, or in different columns, tell the event time",
             where=where,
             fix="call .event_time(...) with the same column on every stream before the merge, or once behind it",
+        )
+    if len({(flow.time.late, flow.time.allowed) for flow in inputs if flow.time}) > 1:
+        raise BadJob(
+            "streams are merged that say different things of their late events",
+            where=where,
+            fix="declare the same late= and allowed= on every stream before the merge",
         )
     return Flow(columns=columns, hidden=hidden, time=first.time)
 
@@ -351,8 +386,14 @@ def _(step: Join, inputs: list[Flow], where: str) -> Flow:
                 where=where,
                 fix=".event_time(column, lateness=...) on both streams before the join",
             )
+        if flow.time.late is not Late.DROP:
+            raise BadJob(
+                f"late=Late.{flow.time.late.name} means nothing to a join, which drops late events and counts them",
+                where=where,
+                fix="declare late=Late.DROP on both streams before the join",
+            )
         for name in step.on:
-            _require_column(name, flow, where)
+            require_column(name, flow, where)
     if left.columns is None or right.columns is None:
         return Flow(columns=None, hidden=(), time=left.time)
     on = {name.lower() for name in step.on}
@@ -371,10 +412,48 @@ def _(step: Join, inputs: list[Flow], where: str) -> Flow:
 
 
 @_flow.register
+def _(step: ReadTable, inputs: list[Flow], where: str) -> Flow:
+    return Flow(columns=step.rows.columns(where), hidden=(), time=None)
+
+
+@_flow.register
+def _(step: TableJoin, inputs: list[Flow], where: str) -> Flow:
+    flow, rows = inputs
+    if step.how not in ("inner", "left"):
+        raise BadJob(
+            f"how={step.how!r} is not a join with a table: its rows come only with an event",
+            where=where,
+            fix='how="inner", or how="left" to keep events that meet no row',
+        )
+    for name in step.on:
+        require_column(name, flow, where)
+        require_column(name, rows, where)
+    if flow.columns is None or rows.columns is None:
+        return Flow(columns=None, hidden=flow.hidden, time=flow.time)
+    on = {name.lower() for name in step.on}
+    rest = tuple(column for column in rows.columns.columns if column.name.lower() not in on)
+    twice = [column.name for column in rest if can_see(column.name, flow)]
+    if twice:
+        raise BadJob(
+            f"both the stream and the table have a column {', '.join(twice)}",
+            where=where,
+            fix="rename it in a select before the join, or leave it out of the schema of the table",
+        )
+    return Flow(columns=Schema(columns=(*flow.columns.columns, *rest)), hidden=flow.hidden, time=flow.time)
+
+
+@_flow.register
 def _(step: Timed, inputs: list[Flow], where: str) -> Flow:
-    _refuse_time_options_not_here_yet(step.time, where)
-    _require_column(step.time.column, inputs[0], where)
+    _refuse_endless_corrections(step.time, where)
     column = inputs[0].columns.find(step.time.column) if inputs[0].columns else None
+    if not step.time.is_arrival:
+        require_column(step.time.column, inputs[0], where)
+    elif column is not None:
+        raise BadJob(
+            f"column {column.name!r} has the name of the column that processing time adds",
+            where=where,
+            fix="rename it in a select before .processing_time()",
+        )
     if column is not None and column.type is not None and column.type.upper() not in ("TIMESTAMP", "TIMESTAMP_LTZ"):
         raise BadJob(
             f"event time cannot be told by column {column.name!r} of type {column.type}",
@@ -387,85 +466,25 @@ def _(step: Timed, inputs: list[Flow], where: str) -> Flow:
             where=f"{where}; told first at {inputs[0].timed_at}",
             fix="call .event_time(...) once: behind the last map or rolling, and before the first window or join",
         )
-    return Flow(columns=inputs[0].columns, hidden=inputs[0].hidden, time=step.time)
+    hidden = (*inputs[0].hidden, ARRIVED) if step.time.is_arrival else inputs[0].hidden
+    return Flow(columns=inputs[0].columns, hidden=hidden, time=step.time)
 
 
 @_flow.register
 def _(step: Exchanged, inputs: list[Flow], where: str) -> Flow:
     if step.exchange is not None:
         for name in step.exchange.keys:
-            _require_column(name, inputs[0], where)
+            require_column(name, inputs[0], where)
         if step.exchange.strategy is Strategy.BY_KEY and not step.exchange.keys:
             raise BadJob("an exchange by key names no column", where=where, fix='exchange.by_key("ip")')
     return inputs[0]
 
 
-@_flow.register
-def _(step: Rolling, inputs: list[Flow], where: str) -> Flow:
-    flow = inputs[0]
-    for name in step.keys:
-        _require_column(name, flow, where)
-    for name, sql in step.aggregates.items():
-        _require_columns(sql, flow, where)
-        if read_fold(sql) is None:
-            raise BadJob(
-                f"rolling cannot keep {name}={sql!r}",
-                where=where,
-                fix="use sum(x), min(x), max(x), avg(x), count(x) or count(*), one for each name",
-            )
-    if not _has_position(flow):
-        raise BadJob(
-            "the rows of a key have lost their order before a rolling aggregate",
-            where=where,
-            fix="put the rolling step before the window or the join that ends the events",
-        )
-    if flow.columns is None:
-        return Flow(columns=None, hidden=flow.hidden, time=None)
-    columns = _extended(flow.columns.columns, step.aggregates, where)
-    return Flow(columns=columns, hidden=_still_hidden(flow, columns), time=None)
-
-
-@_flow.register
-def _(step: WindowAggregate, inputs: list[Flow], where: str) -> Flow:
-    flow = inputs[0]
-    if flow.time is None:
-        raise BadJob(
-            "a window over event time is asked for, but no column tells the time",
-            where=where,
-            fix='.event_time("at", lateness="10 seconds") right before the window: a map, a rolling or another window'
-            " ends it, and so does a select without the column",
-        )
-    for name in step.keys:
-        _require_column(name, flow, where)
-    for name, sql in step.aggregates.items():
-        _require_columns(sql, flow, where)
-        facts = read_expression(sql)
-        if facts is not None and facts.is_distinct:
-            raise BadJob(
-                f"{name}={sql!r} counts distinct values, which Spark cannot do in a stream",
-                where=where,
-                fix="use approx_count_distinct(...)",
-            )
-        if facts is not None and not facts.is_aggregate and not _may_be_aggregate(sql):
-            raise BadJob(
-                f"{name}={sql!r} is no aggregate: a window has many rows and must make one value of them",
-                where=where,
-                fix=f"use an aggregate, e.g. max({sql}) or count(*), or make {name!r} part of key_by",
-            )
-    known = flow.columns.find if flow.columns else lambda name: None
-    times = (Column(name="window_start", type="TIMESTAMP"), Column(name="window_end", type="TIMESTAMP"))
-    base = (*(known(name) or Column(name=name) for name in step.keys), *times)
-    columns = _extended(base, step.aggregates, where)
-    return Flow(columns=columns, hidden=(), time=None)
-
-
-@_flow.register
-def _(step: LateEvents, inputs: list[Flow], where: str) -> Flow:
-    raise BadJob(
-        "late events cannot be sent to an output in this version of Lockgate",
-        where=where,
-        fix="leave the late output away, and declare late=Late.DROP",
-    )
+@_flow.register(Keyed)
+@_flow.register(LateEvents)
+@_flow.register(TimedOut)
+def _(step: Keyed | LateEvents | TimedOut, inputs: list[Flow], where: str) -> Flow:
+    return keyed_flow(step, inputs[0], where)
 
 
 @_flow.register
@@ -478,62 +497,15 @@ def _(step: Write, inputs: list[Flow], where: str) -> Flow:
                 where=where,
                 fix=f".select({', '.join(map(repr, (*flow.columns.names, name.lower())))}) before the sink",
             )
-        _require_column(name, flow, where)
+        require_column(name, flow, where)
     for sql in step.sink.expressions():
-        _require_columns(sql, Flow(columns=flow.columns, hidden=(), time=None), where)
+        require_columns(sql, Flow(columns=flow.columns, hidden=(), time=None), where)
     return flow
 
 
 def _can_meet(one: str, two: str) -> bool:
     numbers = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
     return one.upper() == two.upper() or (one.upper().startswith(numbers) and two.upper().startswith(numbers))
-
-
-def _still_hidden(flow: Flow, columns: Schema) -> tuple[str, ...]:
-    return tuple(name for name in flow.hidden if columns.find(name) is None)
-
-
-def _has_position(flow: Flow) -> bool:
-    return POSITION in flow.hidden
-
-
-def _extended(base: Iterable[Column], aggregates: Iterable[str], where: str) -> Schema:
-    columns = [*base, *(Column(name=name) for name in aggregates)]
-    names = [column.name.lower() for column in columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise BadJob(f"column {', '.join(twice)} would exist twice", where=where, fix="give the aggregate another name")
-    return Schema(columns=tuple(columns))
-
-
-def _may_be_aggregate(sql: str) -> bool:
-    """A function that sqlglot does not know as an aggregate may be one of Spark's; Spark will say."""
-    facts = read_expression(sql)
-    return facts is None or bool(facts.functions)
-
-
-# Columns that must exist
-
-
-def _require_columns(sql: str, flow: Flow, where: str, beside: Sequence[str] = ()) -> None:
-    facts = read_expression(sql)
-    others = {name.lower() for name in beside}
-    for name in sorted(facts.columns) if facts else ():
-        if name.lower() not in others:
-            _require_column(name, flow, where, sql=sql)
-
-
-def _require_column(name: str, flow: Flow, where: str, sql: str | None = None) -> None:
-    if flow.columns is None or flow.columns.find(name) or name.lower() in flow.hidden:
-        return
-    known = [*flow.columns.names, *flow.hidden]
-    close = difflib.get_close_matches(name.lower(), [one.lower() for one in known], n=1)
-    inside = f" in {sql!r}" if sql and sql != name else ""
-    raise BadJob(
-        f"column {name!r}{inside} does not exist",
-        where=where,
-        fix=(f"did you mean {close[0]!r}? " if close else "") + f"the columns here are {', '.join(flow.columns.names)}",
-    )
 
 
 # Refusals that look at the whole job
@@ -565,20 +537,76 @@ def _refuse_what_is_not_here_yet(job: Job) -> None:
             )
 
 
-def _refuse_time_options_not_here_yet(time: EventTime, where: str) -> None:
-    asked = {
-        f"late=Late.{time.late.name}": time.late is not Late.DROP,
-        "allowed=": time.allowed is not None,
-        "idle=": time.idle is not None,
-        "max_ahead=": time.max_ahead is not None,
-    }
-    for option, is_asked in asked.items():
-        if is_asked:
+def _refuse_endless_corrections(time: EventTime, where: str) -> None:
+    if time.late is Late.CORRECT and time.allowed is None:
+        raise BadJob(
+            "late=Late.CORRECT does not say for how long results are corrected, and kept for that",
+            where=where,
+            fix='say so: allowed="1 hour"',
+        )
+
+
+def _refuse_behind_late_events(inputs: list[Node], step: Step, where: str) -> None:
+    """Events in time pass these steps beside the late ones, so nothing may count them or call functions on them."""
+    is_function = isinstance(step, Map | FlatMap | Transform) or (isinstance(step, Where) and callable(step.condition))
+    if not is_function and not isinstance(step, Keyed | Join):
+        return
+    if any(MISSED in before.flow.hidden for before in inputs):
+        raise BadJob(
+            "late events can pass where, select, split, merge and exchange in SQL on their way to a sink, nothing else",
+            where=where,
+            fix="write them to a sink first, and go on from there in a job of their own",
+        )
+
+
+def _refuse_silence_without_idle(graph: LogicalGraph) -> None:
+    """The least watermark counts, so one stream whose time stands still in silence would hold back all others."""
+    timed = [(node, node.step.time) for node in graph.nodes if isinstance(node.step, Timed)]
+    speaking = [node for node, time in timed if time.idle is not None]
+    for node, time in timed:
+        if speaking and time.idle is None:
             raise BadJob(
-                f"{option} is not part of this version of Lockgate",
-                where=where,
-                fix="late events are dropped: declare late=Late.DROP and leave the other options away",
+                "time goes on in silence for one stream of the job and not for this one, which would hold it back",
+                where=f"{node.where}; {speaking[0].where}",
+                fix="declare idle= here too",
             )
+
+
+def _refuse_late_events_that_nobody_takes(graph: LogicalGraph) -> None:
+    """What is declared of late events has to mean something to a step behind it, or they would be lost in silence."""
+    for node in graph.nodes:
+        late = node.step.time.late if isinstance(node.step, Timed) else Late.DROP
+        if late is Late.DROP:
+            continue
+        behind = _timed_by(graph, node)
+        closing = [other for other in behind if has_late_events(other.step)]
+        if not closing:
+            raise BadJob(
+                f"late=Late.{late.name} means nothing here: no window by time and no pattern is behind it, and for all"
+                " other steps no event is late",
+                where=node.where,
+                fix="leave late= away",
+            )
+        taken = {name for other in graph.nodes if isinstance(other.step, LateEvents) for name in other.inputs}
+        if late is Late.TO_SIDE_OUTPUT and not taken & {other.name for other in closing}:
+            raise BadJob(
+                "late events go to a side output that nobody takes: they would be lost",
+                where=f"{node.where}; {closing[0].where}",
+                fix='take them: counts.late.to("late", sink), where counts is the result of the step; or declare'
+                " late=Late.DROP, which counts them, or late=Late.LOG",
+            )
+
+
+def _timed_by(graph: LogicalGraph, timed: Node) -> list[Node]:
+    """The steps that go by the time that is told here."""
+    reached = {timed.name}
+    found: list[Node] = []
+    for node in graph.nodes:
+        before = [graph.node(name) for name in node.inputs if name in reached]
+        if any(one.flow.time is not None for one in before):
+            reached.add(node.name)
+            found.append(node)
+    return found
 
 
 def _refuse_loops_outside(graph: LogicalGraph) -> None:
@@ -594,6 +622,14 @@ def _refuse_loops_outside(graph: LogicalGraph) -> None:
             )
 
 
+def _unfit_time(time: EventTime) -> str | None:
+    if time.late is not Late.DROP:
+        return f"its epochs cannot be cut at the watermark, as late=Late.{time.late.name} needs"
+    if time.idle is not None or time.max_ahead is not None:
+        return "its epochs are long, and idle=, max_ahead= and processing time go by the clock of an epoch"
+    return None
+
+
 def _refuse_unfit_for_real_time(graph: LogicalGraph) -> None:
     if graph.job.mode is not Mode.REAL_TIME:
         return
@@ -604,10 +640,16 @@ def _refuse_unfit_for_real_time(graph: LogicalGraph) -> None:
             why = f"it cannot read from a {type(step.source).__name__}"
         elif isinstance(step, Write) and not step.sink.is_fit_for_real_time:
             why = f"it cannot write to a {type(step.sink).__name__}"
-        elif isinstance(step, Map | FlatMap | Rolling) or (isinstance(step, Where) and callable(step.condition)):
+        elif isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
             why = "it runs no Python functions"
+        elif isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
+            why = f"it runs no Python, and {reason}"
+        elif isinstance(step, TableJoin):
+            why = "it runs no Python workers, which hold the table"
         elif isinstance(step, Join):
             why = "it joins no streams"
+        elif isinstance(step, Timed):
+            why = _unfit_time(step.time)
         if why is not None:
             raise BadJob(
                 f"{node.kind} {node.name!r} cannot run in real-time mode: {why}",

@@ -4,6 +4,7 @@
     rolling, window, join   by key                 the planner: rows of a key must meet in one task
     a transactional sink    by key                 the planner: each part of the sink has one writer (none where rows
                                                    have no key, or source and sink are partitioned alike)
+    a join, from a table    broadcast              the planner: every task holds the whole table
     anything else           forward                the planner: nothing has to move
     the step behind an      what it says           the author
     `.exchange(...)`
@@ -19,26 +20,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.duration import as_people_text
 from lockgate.dataflow.exchange import Exchange, Strategy
 from lockgate.dataflow.steps import (
     Exchanged,
     FlatMap,
     Join,
+    Keyed,
     Map,
     Merge,
     Part,
     Read,
     Rolling,
     Select,
+    TableJoin,
     Timed,
     Transform,
     Where,
     WindowAggregate,
+    WindowApply,
     Write,
 )
+from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery, Guarantee, Mode
-from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.logical import LogicalGraph, Node, why_python
 
 REAL_TIME_EPOCH = timedelta(seconds=60)
 """In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: shorter ones are not run."""
@@ -55,7 +62,7 @@ class PhysicalStep:
     kind: str
     stage: int
     tasks: str
-    execution: str  # "native", "Python" or, of a sink, "driver"
+    execution: str  # "native", "Python" or, of a sink or a table, "driver"
     reason: str
     has_state: bool
 
@@ -97,12 +104,14 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
     for node in graph.nodes:
         incoming = [_edge(graph, graph.node(name), node) for name in node.inputs]
         edges.extend(incoming)
-        moves = [edge for edge in incoming if edge.exchange.strategy is not Strategy.FORWARD]
-        if not incoming or moves or len({stages[edge.source] for edge in incoming}) > 1:
+        # A table comes to the tasks that hold the events, which do not move for it.
+        events = [edge for edge in incoming if not isinstance(graph.node(edge.source).step, ReadTable)]
+        moves = [edge for edge in events if edge.exchange.strategy is not Strategy.FORWARD]
+        if not events or moves or len({stages[edge.source] for edge in events}) > 1:
             stages[node.name] = next_stage
             next_stage += 1
         else:
-            stages[node.name] = stages[incoming[0].source]
+            stages[node.name] = stages[events[0].source]
         tasks[node.name] = _tasks(node, [tasks[name] for name in node.inputs], state_partitions)
         execution, reason = _execution(graph, node)
         steps.append(
@@ -125,7 +134,7 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
 
 def has_state(node: Node) -> bool:
     """Does the step remember anything from one epoch to the next?"""
-    return isinstance(node.step, Rolling | WindowAggregate | Join)
+    return isinstance(node.step, Keyed | Join)
 
 
 def is_exact(graph: LogicalGraph, node: Node) -> bool:
@@ -153,7 +162,7 @@ def is_partitioned_alike(graph: LogicalGraph, output: Node) -> bool:
         step = node.step
         if isinstance(step, Select) and not {name, "*"} & set(step.columns):
             return False
-        if not isinstance(step, Where | Part | Select | Timed):
+        if not isinstance(step, Where | Part | Select | Timed | TableJoin):
             return False
         node = graph.node(node.inputs[0])
     return name in node.step.source.partitioned_by
@@ -162,7 +171,10 @@ def is_partitioned_alike(graph: LogicalGraph, output: Node) -> bool:
 def _edge(graph: LogicalGraph, source: Node, target: Node) -> Edge:
     step = target.step
     exchange, chosen_by, reason = Exchange(strategy=Strategy.FORWARD), "planner", "nothing has to move"
-    if isinstance(step, Exchanged):
+    if isinstance(source.step, ReadTable):
+        exchange = Exchange(strategy=Strategy.BROADCAST)
+        reason = f"every task holds the whole table, and gets it anew every {as_people_text(source.step.refresh)}"
+    elif isinstance(step, Exchanged):
         if step.exchange is not None:
             exchange, chosen_by, reason = step.exchange, "author", f"imposed at {step.origin}"
         else:
@@ -221,6 +233,8 @@ def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
     step = node.step
     if isinstance(step, Read):
         return step.source.tasks
+    if isinstance(step, ReadTable):
+        return "1"
     if has_state(node):
         return str(state_partitions)
     if isinstance(step, Exchanged) and step.tasks is not None:
@@ -233,14 +247,28 @@ def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
     return inputs[0]
 
 
+def _history(step: Keyed) -> str:
+    """What a step keeps without bound, for the plan."""
+    if isinstance(step, WindowApply):
+        return "; all events are kept until the window closes"
+    aggregates = step.aggregates if isinstance(step, Rolling | WindowAggregate) else {}
+    kept = [name for name, one in aggregates.items() if isinstance(one, Aggregate) and not one.is_bounded]
+    return f"; all values are kept for {', '.join(kept)}" if kept else ""
+
+
 def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
     step = node.step
     if isinstance(step, Write):
         return step.sink.execution(is_exact=is_exact(graph, node))
     if isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
         return "Python", "a function of the author's runs in Python workers, in Arrow batches"
-    if isinstance(step, Rolling):
-        return "Python", "Spark has no native aggregate as of every event; transformWithState keeps it"
+    if isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
+        return "Python", f"{reason}{_history(step)}"
+    if isinstance(step, ReadTable):
+        every = as_people_text(step.refresh)
+        return "driver", f"read whole at the start and every {every}; an epoch keeps to the snapshot that it saw first"
+    if isinstance(step, TableJoin):
+        return "Python", "the key alone goes to Python workers, which hold the table; all other columns stay in Spark"
     if isinstance(step, Transform):
         return "native", "as the author's function says"
     if isinstance(step, Read) and not step.source.is_native:

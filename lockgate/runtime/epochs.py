@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, cast
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import running_query
 from lockgate.runtime.commits import Commits
+from lockgate.runtime.late import cut_late, watermark_before
+from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
@@ -37,8 +39,11 @@ class EpochWriter:
     resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # beside Kafka, by name
     can_repeat: bool = False
     is_alike: bool = False
+    has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
+    tables: Tables | None = None
     first_error: list[Exception] = field(default_factory=list)
+    planned_before: int = -1  # the newest epoch that was planned when the query started, and may be repeated
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
 
     def write(self, rows: DataFrame, epoch: int) -> None:
@@ -46,12 +51,16 @@ class EpochWriter:
         try:
             with self.busy:
                 self.commits.clear_errors()
+                if self.tables is not None:
+                    self.tables.choose(epoch)
                 self._write(rows, epoch)
         except Exception as error:
             self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
             raise
 
     def _write(self, rows: DataFrame, epoch: int) -> None:
+        if self.has_late:
+            rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
         plain = [output for output in self.outputs if not output.is_exact]
         staged = sum(map(len, self.resources.values()))
         # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lockgate.spark.timing import UNTIL_MS
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -18,6 +20,7 @@ class Progress:
     lag: int | None  # records that wait in the sources, None where they cannot be counted
     watermark: str | None
     epoch_ms: int
+    late_total: int = 0  # rows dropped for being late; native windows are counted by key and window, as Spark does
 
     def line(self) -> str:
         """The progress as one line for people."""
@@ -29,6 +32,8 @@ class Progress:
             f"watermark {self.watermark or '-'}",
             f"{self.epoch_ms} ms",
         ]
+        if self.late_total:
+            parts.insert(3, f"{self.late_total:,} late")
         return " | ".join(parts)
 
 
@@ -37,19 +42,25 @@ class Watcher:
     """Adds up the reports of a query, each one once."""
 
     events_total: int = 0
+    late_total: int = 0
+    is_silent: bool = False  # was the last one about an epoch without news?
     _last: tuple[str, int] | None = None
+    _next: int = 0  # the epoch that the next report is about, unless one was missed
 
     def has_missed(self, report: Mapping[str, Any]) -> bool:
         """Were there epochs between the last report that was taken and this one? Short ones end between two looks."""
-        before = -1 if self._last is None else self._last[1]
-        return bool(report["batchId"] > before + 1)
+        return bool(report["batchId"] > self._next)
 
     def take(self, report: Mapping[str, Any] | None) -> Progress | None:
         """The progress that a new report of Spark's means; None where it is an old one."""
         if report is None or (self._last is not None and _place(report) <= self._last):
             return None
         self._last = _place(report)
-        self.events_total += count_events(report["sources"])
+        self._next = report["batchId"] + _is_epoch(report)
+        events = count_events(report["sources"])
+        self.events_total += events
+        self.is_silent = _is_epoch(report) and not has_news(report)
+        self.late_total += count_late(report)
         watermark = (report.get("eventTime") or {}).get("watermark")
         return Progress(
             epoch=report["batchId"],
@@ -58,6 +69,7 @@ class Watcher:
             lag=count_lag(report["sources"]),
             watermark=None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark,
             epoch_ms=(report.get("durationMs") or {}).get("triggerExecution", 0),
+            late_total=self.late_total,
         )
 
 
@@ -66,17 +78,42 @@ def _place(report: Mapping[str, Any]) -> tuple[str, int]:
     return report["timestamp"], report["batchId"]
 
 
+def _is_epoch(report: Mapping[str, Any]) -> bool:
+    """Is it about an epoch that ran? Others say that there was nothing to run the next one for."""
+    return "durationMs" not in report or "addBatch" in report["durationMs"]
+
+
+def is_beat(source: Mapping[str, Any]) -> bool:
+    """Is it the source of beats, which carries no events?"""
+    offset = _parsed(source.get("endOffset"))
+    return isinstance(offset, dict) and UNTIL_MS in offset
+
+
+def has_news(report: Mapping[str, Any]) -> bool:
+    """Did an input move on? A transaction's marker is no event, but events may follow it."""
+    inputs = [source for source in report["sources"] if not is_beat(source)]
+    return any(source["numInputRows"] or source.get("startOffset") != source.get("endOffset") for source in inputs)
+
+
+def count_late(report: Mapping[str, Any]) -> int:
+    """How many rows the steps with state have dropped, because they came behind the watermark."""
+    operators = report.get("stateOperators") or [] if _is_epoch(report) else []
+    return sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
+
+
 def count_events(sources: list[Mapping[str, Any]]) -> int:
     """How many events came; a source that several branches read is counted once."""
     events: dict[str, int] = {}
     for source in sources:
+        if is_beat(source):
+            continue
         events[source["description"]] = max(events.get(source["description"], 0), source["numInputRows"])
     return sum(events.values())
 
 
 def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
     """How many records wait, over all sources that say so, each counted once."""
-    once = {source.get("description"): source for source in sources}.values()
+    once = {source.get("description"): source for source in sources if not is_beat(source)}.values()
     lags = [_lag(source.get("endOffset"), source.get("latestOffset")) for source in once]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known else None

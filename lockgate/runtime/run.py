@@ -20,23 +20,29 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.steps import Read, Transform
+from lockgate.dataflow.steps import Read, Timed, Transform
 from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused
-from lockgate.failures import find_error
+from lockgate.failures import find_error, first_cause
 from lockgate.guarantees import Guarantee, Mode
+from lockgate.planner.flow import MISSED
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
 from lockgate.runtime.commits import group_outputs, open_commits
 from lockgate.runtime.epochs import EpochWriter
+from lockgate.runtime.heartbeat import Heartbeat, report_interval
+from lockgate.runtime.initial import InitialStates
+from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.progress import Progress, Watcher
+from lockgate.runtime.stateread import check_state, kept_states
+from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
@@ -56,6 +62,11 @@ ROWS_PER_EPOCH = 500_000
 _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
+# What Spark says where a query has other operators with state than its checkpoint.
+_OTHER_STEPS = (
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+)
 
 
 @dataclass
@@ -70,9 +81,12 @@ class Run:
     _writer: EpochWriter
     _start: Callable[[], StreamingQuery]
     _temporary: Path | None
+    _ends_in_silence: bool  # has it to be stopped when it is caught up, because its epochs go on without events?
+    _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
     _restarts: int = 0
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
+    _heartbeat: Heartbeat | None = None
 
     @property
     def is_running(self) -> bool:
@@ -81,12 +95,17 @@ class Run:
 
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
+        news = [self._watcher.take(report) for report in self._reports(self._watcher)]
+        newest = next((progress for progress in reversed(news) if progress is not None), None)
+        return None if newest is None else replace(newest, late_total=newest.late_total + self._dropped())
+
+    def _reports(self, watcher: Watcher) -> list[dict[str, Any]]:
+        """The newest report of the query, and those before it where the watcher has missed some."""
         last = self._query.lastProgress
         reports = [] if last is None else [_as_mapping(last)]
-        if reports and self._watcher.has_missed(reports[0]):
+        if reports and watcher.has_missed(reports[0]):
             reports = [_as_mapping(report) for report in self._query.recentProgress]
-        news = [self._watcher.take(report) for report in reports]
-        return next((progress for progress in reversed(news) if progress is not None), None)
+        return reports
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
@@ -97,7 +116,8 @@ class Run:
                 self._restarts = 0
                 if on_progress is not None:
                     on_progress(news)
-            if self._is_stopping.is_set():
+            if self._is_stopping.is_set() or (news is not None and self._is_caught_up(news)):
+                self._is_stopping.set()
                 self._stop_query()
                 break
             if deadline is not None and time.monotonic() >= deadline:
@@ -108,6 +128,10 @@ class Run:
             on_progress(news)
         self._finish()
         return True
+
+    def _is_caught_up(self, news: Progress) -> bool:
+        """Has a query that runs epochs for ever read all? One that it repeats was empty then, and may not be now."""
+        return self._ends_in_silence and self._watcher.is_silent and news.epoch > self._writer.planned_before
 
     def _has_restarted(self) -> bool:
         """Start the query again, where its end was only that of one try of an epoch."""
@@ -136,10 +160,14 @@ class Run:
         self._query.stop()
 
     def _finish(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
         if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
             self._writer.busy.release()
         self._writer.commits.close()
+        if self._writer.tables is not None:
+            self._writer.tables.close()
         for output in self._writer.outputs:
             output.sink.close()
         if self._temporary is not None:
@@ -191,16 +219,40 @@ def run(
         SessionPlan(
             app=f"lockgate {job.name}",
             master=master,
-            jars=connector_jars() if _uses_kafka(planned) else (),
+            jars=connector_jars() if uses_kafka(planned) else (),
             log_file=log_file.resolve(),
             are_tasks_retried=is_tracked,
             is_real_time=job.mode is Mode.REAL_TIME,
         )
     )
-    compiled = compile_plan(planned, spark, start=start, rows_per_epoch=rows_per_epoch)
+    past = Checkpoint(root=str(checkpoint or default_checkpoint(job.name)), spark=spark) if is_tracked else None
+    kept = {} if past is None or new_life else kept_states(spark, past, planned)
+    initial = InitialStates(past, spark, is_new_life=new_life)
+    tables = Tables(planned.logical.nodes, spark)
+    with ExitStack() as opened:
+        opened.callback(tables.close)
+        compiled = compile_plan(
+            planned,
+            spark,
+            start=start,
+            rows_per_epoch=rows_per_epoch,
+            tables=tables.address,
+            initial=initial.find,
+            kept=frozenset(kept),
+        )
+        native = None if past is None else NativeSteps(past, planned, compiled.parts)
+        if past is not None and native is not None and not new_life:
+            native.check()
+            check_state(past, planned, compiled.operators, kept)
+        opened.pop_all()
+    idle = _longest_idle(planned)
+    if idle is not None:
+        interval_ms = report_interval(idle) // timedelta(milliseconds=1)
+        spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", f"{interval_ms}ms")
     temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
     place = str(temporary or checkpoint or default_checkpoint(job.name))
     with ExitStack() as opened:
+        opened.callback(tables.close)
         if temporary is not None:
             opened.callback(shutil.rmtree, temporary, ignore_errors=True)
         for output in compiled.outputs:
@@ -210,9 +262,15 @@ def run(
                 output.sink.check(output.where)
         if new_life and is_tracked:
             put_aside(Checkpoint(root=place, spark=spark))
-        writer = _epoch_writer(planned, compiled, spark, new_life)
+        initial.keep()
+        if native is not None:
+            native.keep()
+        tables.open(Checkpoint(root=place, spark=spark))
+        writer = _epoch_writer(planned, compiled, spark, tables, new_life)
 
         def begin() -> StreamingQuery:
+            tables.begin()
+            writer.planned_before = max(Checkpoint(root=place, spark=spark).epochs("offsets"), default=-1)
             return _start(planned, compiled, place, until_caught_up, writer)
 
         query = begin()
@@ -226,7 +284,18 @@ def run(
         _writer=writer,
         _start=begin,
         _temporary=temporary,
+        _ends_in_silence=until_caught_up and compiled.runs_without_rows,
+        _dropped=lambda: compiled.dropped.value,
     )
+    if compiled.pulse is not None and idle is not None and not until_caught_up:
+        started._heartbeat = Heartbeat(
+            started._reports,
+            planned_before=lambda: writer.planned_before,
+            pulse=compiled.pulse,
+            idle=idle,
+            job=job.name,
+        )
+        started._heartbeat.start()
     if until_caught_up and wait:
         started.wait()
     return started
@@ -237,7 +306,9 @@ def default_checkpoint(name: str) -> Path:
     return Path(".lockgate").resolve() / "checkpoints" / name
 
 
-def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_life: bool) -> EpochWriter:
+def _epoch_writer(
+    planned: Plan, compiled: Compiled, spark: SparkSession, tables: Tables, new_life: bool
+) -> EpochWriter:
     """What writes the epochs: with one decision for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
     exact = [output for output in compiled.outputs if output.is_exact]
@@ -252,7 +323,15 @@ def _epoch_writer(planned: Plan, compiled: Compiled, spark: SparkSession, new_li
         can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
+        tables=tables,
+        has_late=MISSED in compiled.frame.columns,
     )
+
+
+def _longest_idle(planned: Plan) -> timedelta | None:
+    """How long all inputs must be silent before time goes on without them; None where it never does."""
+    asked = [node.step.time.idle for node in planned.logical.nodes if isinstance(node.step, Timed)]
+    return max((idle for idle in asked if idle is not None), default=None)
 
 
 def _start(
@@ -295,23 +374,18 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
         told = one if isinstance(one, LockgateError) else find_error(str(one))
         if told is not None:
             return told
+        if any(mark in str(one) for mark in _OTHER_STEPS):
+            return Refused(
+                "steps with state were added to the job, or taken away from it, since its checkpoint was made",
+                where=f"job {run.job.name!r}, declared at {run.job.origin}; checkpoint {run.checkpoint}",
+                fix="bring the steps with state back to what they were; or begin again with everything:"
+                " lockgate run --new-life",
+            )
     return Failed(
         f"Job {run.job.name!r} stopped: {first_cause(str(cause[0] if cause else error))}",
         where=f"checkpoint {run.checkpoint}",
         fix=f"see {run.log_file}; when the cause is mended, run the job again: it goes on where it stopped",
     )
-
-
-def first_cause(message: str) -> str:
-    """The line of Spark's message that says what happened, and not which of its calls noticed.
-
-    >>> first_cause("An error occurred while calling o1.save.\\n: java.lang.A: late\\nCaused by: java.net.B: no route")
-    'java.net.B: no route'
-    """
-    lines = [line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
-    return (causes[-1:] or told or lines or ["it did not say why"])[0]
 
 
 def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> None:
@@ -321,7 +395,8 @@ def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> Non
             node.step.source.check(read_from(planned, node, start, rows_per_epoch))
 
 
-def _uses_kafka(planned: Plan) -> bool:
+def uses_kafka(planned: Plan) -> bool:
+    """Does a job need Kafka's connector?"""
     return any(
         isinstance(getattr(node.step, "source", None), KafkaSource)
         or isinstance(getattr(node.step, "sink", None), KafkaSink)

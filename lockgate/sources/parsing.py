@@ -109,16 +109,27 @@ def _has_more(text: SparkColumn, format: str) -> SparkColumn:
     return F.when(is_surely_whole, F.lit(False)).otherwise(F.coalesce(length, F.lit(0)) != 1)
 
 
-def stop_where(reason: SparkColumn, *, row: SparkColumn, where: str) -> SparkColumn:
-    """A condition that always holds, and stops the job where `reason` is not null."""
+def stop_where(
+    reason: SparkColumn,
+    *,
+    row: SparkColumn,
+    where: str,
+    kind: str = "value",
+    part: SparkColumn | None = None,
+    at: SparkColumn | None = None,
+) -> SparkColumn:
+    """A condition that always holds, and stops the job where `reason` is not null.
+
+    The row's place is in the columns `__part` and `__at`, unless it is given.
+    """
     from pyspark.sql import functions as F
 
     facts = F.to_json(
         F.struct(
-            F.lit("value").alias("kind"),
+            F.lit(kind).alias("kind"),
             F.lit(where).alias("where"),
-            F.col("__part").alias("part"),
-            F.col("__at").alias("at"),
+            (F.col("__part") if part is None else part).alias("part"),
+            (F.col("__at") if at is None else at).alias("at"),
             reason.alias("reason"),
             F.substring(row, 1, 400).alias("row"),
         )

@@ -1,8 +1,8 @@
 """From a plan to one DataFrame: the query whose epochs carry all outputs of a job.
 
 One query is one DataFrame, one output mode and one watermark, so several outputs are tagged rows of one DataFrame and
-are told apart again in every epoch. The parts of a split are tagged in one pass over the rows; other branches over one
-source are computed side by side, and read it once each.
+are told apart again in every epoch. The parts of a split, and what leaves one operator, are tagged in one pass over the
+rows; other branches over one source are computed side by side, and read it once each.
 
 Every step is analysed by Spark here, before anything runs: what the planner could not check (a column behind a
 `transform`, SQL that only Spark can parse) is refused with the author's own line.
@@ -10,43 +10,68 @@ Every step is analysed by Spark here, before anything runs: what the planner cou
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockgate.commit.permits import Address
+from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.endpoints import POSITION, Reading, Sink
-from lockgate.dataflow.eventtime import EventTime
+from lockgate.dataflow.eventtime import EventTime, Late
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.schema import quote
+from lockgate.dataflow.state import check_travels
 from lockgate.dataflow.steps import (
+    Detect,
     Exchanged,
     FlatMap,
     Join,
+    Keyed,
+    LateEvents,
     Map,
     Merge,
     Part,
+    Process,
     Read,
     Rolling,
     Select,
+    TableJoin,
     Timed,
+    TimedOut,
     Transform,
     Where,
     WindowAggregate,
+    WindowApply,
     Write,
 )
-from lockgate.dataflow.windows import SessionWindow, SlidingWindow, Window
+from lockgate.dataflow.table import ReadTable
+from lockgate.dataflow.windows import SessionWindow, TimeWindow
 from lockgate.errors import BadJob, InvariantBroken
 from lockgate.guarantees import Guarantee, Mode
-from lockgate.planner.logical import Node
+from lockgate.operators.contract import Time
+from lockgate.operators.pattern import LATE
+from lockgate.planner.flow import MISSED
+from lockgate.planner.forms import as_sql, has_late_events
+from lockgate.planner.logical import Node, is_operator
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
 from lockgate.spark.functions import RowStep, apply_rows
-from lockgate.spark.rolling import apply_rolling
+from lockgate.spark.keyed import SIDE, Place, apply_operator, side_column, state_name
+from lockgate.spark.keys import Begun, keyed_frame
+from lockgate.spark.stateful import Described, describe, side_of
+from lockgate.spark.tables import join_table, schema_of
+from lockgate.spark.timing import LateLog, late_candidates, new_pulse, read_beats, tell_time, window_of
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Initial = Callable[[Node, Described], "Sequence[Begun] | None"]
+"""What the keys of a step begin with in the first epoch; None where they begin with nothing."""
 
 TAG = "__output"
 TASK = "__task"
@@ -81,6 +106,28 @@ class Compiled:
 
     frame: DataFrame
     outputs: tuple[CompiledOutput, ...]
+    operators: Mapping[str, Described]  # by the name of their step
+    pulse: Path | None  # where the run says that time goes on in silence; None where it does not
+    runs_without_rows: bool  # does Spark run epochs whether events come or not, because a step goes by the clock?
+    dropped: Accumulator[int]  # how many late events operators have dropped, as far as tasks have told
+    parts: tuple[tuple[str, ...], ...]  # the steps of each part of the query, in the order in which Spark numbers them
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The rows of an output, and where they branch off from rows that others go on with too."""
+
+    name: str
+    where: str
+    sink: Sink
+    frame: DataFrame
+    is_exact: bool
+    branch: _Branch | None
+    end: str  # the last step that its rows go through
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in self.frame.columns if name != MISSED]
 
 
 def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int) -> Reading:
@@ -100,25 +147,56 @@ def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int)
         start=start,
         rows_per_epoch=rows_per_epoch,
         is_real_time=planned.job.mode is Mode.REAL_TIME,
-        is_order_needed=any(isinstance(other.step, Rolling) for other in planned.logical.nodes),
+        is_order_needed=any(is_operator(planned.logical, other) for other in planned.logical.nodes),
     )
 
 
-def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_per_epoch: int) -> Compiled:
-    """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong."""
+def compile_plan(
+    planned: Plan,
+    spark: SparkSession,
+    *,
+    start: str | None,
+    rows_per_epoch: int,
+    tables: Address | None = None,
+    initial: Initial | None = None,
+    kept: frozenset[str] = frozenset(),
+) -> Compiled:
+    """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
+
+    Workers ask for the snapshots of tables at `tables`. What the keys of a step begin with is asked of `initial`.
+    States of the names in `kept` are in the checkpoint.
+    """
     from pyspark.errors import PySparkException
 
     spark.conf.set("spark.sql.shuffle.partitions", planned.physical.state_partitions)
     frames: dict[str, DataFrame] = {}
-    written: list[tuple[Node, Write, DataFrame]] = []
+    written: list[_Written] = []
+    operators: dict[str, Described] = {}
+    pulse = new_pulse() if _goes_on_in_silence(planned) else None
+    beats = None if pulse is None else read_beats(spark, pulse)
+    dropped = spark.sparkContext.accumulator(0)
     for node in planned.logical.nodes:
-        inputs = [frames[name] for name in node.inputs]
+        if isinstance(node.step, ReadTable):
+            continue  # it is read by the driver, and not as a frame
+        inputs = [frames[name] for name in _fed_by(node, planned)]
         try:
-            frames[node.name] = _compile_step(node, inputs, planned, spark, start, rows_per_epoch)
+            if is_operator(planned.logical, node):
+                operators[node.name] = described = _described(node, inputs[0], planned)
+                begin = None if initial is None else initial(node, described)
+                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept))
+            elif _is_side_of_operator(node, planned):
+                frames[node.name] = _side(frames[_sides(node.inputs[0])], _side_number(node, planned))
+            else:
+                frames[node.name] = _compile_step(node, inputs, planned, spark, start, rows_per_epoch, beats, tables)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
-                node.step.sink.check_rows(frames[node.name], node.where)
-                written.append((node, node.step, frames[node.name]))
+                node.step.sink.check_rows(frames[node.name].drop(MISSED), node.where)
+                exact = is_exact(planned.logical, node)
+                branch = _branch(planned, node)
+                rows = frames[node.name]
+                written.append(_Written(node.name, node.where, node.step.sink, rows, exact, branch, node.name))
+            elif _logs_late_events(node, planned):
+                written.append(_late_log(node, frames, inputs[0], planned))
         except PySparkException as error:
             raise BadJob(
                 f"Spark refuses {node.kind} {node.name!r}: {str(error).splitlines()[0]}",
@@ -127,62 +205,273 @@ def compile_plan(planned: Plan, spark: SparkSession, *, start: str | None, rows_
             ) from error
     outputs = tuple(
         CompiledOutput(
-            name=node.name,
-            where=node.where,
-            sink=step.sink,
+            name=one.name,
+            where=one.where,
+            sink=one.sink,
             tag=None if len(written) == 1 else tag,
-            is_exact=is_exact(planned.logical, node),
+            is_exact=one.is_exact,
         )
-        for tag, (node, step, _) in enumerate(written)
+        for tag, one in enumerate(written)
     )
-    if len(written) == 1:
-        return Compiled(frame=written[0][2], outputs=outputs)
-    return Compiled(frame=_tagged(planned, frames, [node for node, _, _ in written]), outputs=outputs)
+    passes = _passes(written)
+    frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes)
+    return Compiled(
+        frame=frame,
+        outputs=outputs,
+        operators=operators,
+        pulse=pulse,
+        runs_without_rows=any(one.operator.time in (Time.WALL, Time.BOTH) for one in operators.values()),
+        dropped=dropped,
+        parts=tuple(_steps_before(written[tags[0]].end, planned) for tags in passes),
+    )
 
 
-def _tagged(planned: Plan, frames: dict[str, DataFrame], outputs: list[Node]) -> DataFrame:
-    """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others."""
+def _passes(outputs: Sequence[_Written]) -> list[list[int]]:
+    """The outputs by their tags, those together that are made in one pass over the rows."""
+    bases = [None if one.branch is None else one.branch.base for one in outputs]
+    passes: dict[str | int, list[int]] = {}
+    for tag, base in enumerate(bases):
+        passes.setdefault(tag if base is None or bases.count(base) == 1 else base, []).append(tag)
+    return list(passes.values())
+
+
+def _steps_before(name: str, planned: Plan) -> tuple[str, ...]:
+    """A step and all that feed it, in the order of the plan."""
+    reached, left = set[str](), [name]
+    while left:
+        one = left.pop()
+        reached.add(one)
+        left += _fed_by(planned.logical.node(one), planned)
+    return tuple(node.name for node in planned.logical.nodes if node.name in reached)
+
+
+def _goes_on_in_silence(planned: Plan) -> bool:
+    return any(isinstance(node.step, Timed) and node.step.time.idle is not None for node in planned.logical.nodes)
+
+
+def _fed_by(node: Node, planned: Plan) -> tuple[str, ...]:
+    """The steps whose rows a step takes: late events are not results of a native window, but what came to it."""
+    if isinstance(node.step, TableJoin):
+        return node.inputs[:1]
+    return planned.logical.node(node.inputs[0]).inputs if isinstance(node.step, LateEvents) else node.inputs
+
+
+def _late_policy(node: Node, planned: Plan) -> Late | None:
+    time = planned.logical.node(node.inputs[0]).flow.time
+    return None if time is None else time.late
+
+
+def _logs_late_events(node: Node, planned: Plan) -> bool:
+    return has_late_events(node.step) and _late_policy(node, planned) is Late.LOG
+
+
+def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned: Plan) -> _Written:
+    """A step's late events as an output to the log."""
+    flow = planned.logical.node(node.inputs[0]).flow
+    branch, end = None, node.inputs[0]
+    if is_operator(planned.logical, node):
+        number, end = _late_number(node), node.name
+        rows, branch = _side(frames[_sides(node.name)], number), _Branch(_sides(node.name), side=number)
+    else:
+        rows = _late(fed, node, flow.time)
+    shown = [quote(name) for name in rows.columns if name not in flow.hidden or name == MISSED]
+    return _Written(f"late for {node.name}", node.where, LateLog(node.where), rows.select(*shown), False, branch, end)
+
+
+# Operators, whose rows may leave by several sides
+
+
+def _is_side_of_operator(node: Node, planned: Plan) -> bool:
+    is_side = isinstance(node.step, LateEvents | TimedOut)
+    return is_side and is_operator(planned.logical, planned.logical.node(node.inputs[0]))
+
+
+def _side_number(node: Node, planned: Plan) -> int:
+    step, before = node.step, planned.logical.node(node.inputs[0]).step
+    if not isinstance(step, LateEvents | TimedOut) or not isinstance(before, Keyed):
+        raise InvariantBroken("a side of nothing", where=node.where, fix="report this")
+    return side_of(before, step)
+
+
+def _late_number(node: Node) -> int:
+    return LATE if isinstance(node.step, Detect) else 1
+
+
+def _sides(name: str) -> str:
+    """Where the frame is kept that holds all sides of a step."""
+    return f"sides of {name}"
+
+
+def _side(frame: DataFrame, number: int) -> DataFrame:
+    if SIDE not in frame.columns:
+        return frame
+    return frame.where(f"{SIDE} = {number}").select(f"{side_column(number)}.*")
+
+
+def _wanted_sides(node: Node, planned: Plan) -> list[int]:
+    """The sides of an operator that anybody wants."""
+    users = [other for other in planned.logical.nodes if node.name in other.inputs]
+    numbers = {_side_number(other, planned) if _is_side_of_operator(other, planned) else 0 for other in users}
+    return sorted(numbers | {_late_number(node)} if _logs_late_events(node, planned) else numbers)
+
+
+def _described(node: Node, frame: DataFrame, planned: Plan) -> Described:
+    """The operator of a step."""
+    before = planned.logical.node(node.inputs[0]).flow
+    if POSITION not in frame.columns:
+        raise BadJob(
+            f"the rows have lost their place before {node.kind} {node.name!r}, so they have no order",
+            where=node.where,
+            fix=f"keep the column {POSITION} in the transform before it",
+        )
+    _refuse_nested_keys(node, frame)
+    for function in _functions(_keyed(node)):
+        check_travels(function, node.where)
+    shown = before.columns.names if before.columns else [name for name in frame.columns if name not in before.hidden]
+    return describe(_keyed(node), frame, columns=shown, time=before.time)
+
+
+def _functions(step: Keyed) -> list[object]:
+    """What the author wrote in Python for a step."""
+    if isinstance(step, Process | WindowApply):
+        return [step.function]
+    aggregates = step.aggregates.values() if isinstance(step, Rolling | WindowAggregate) else ()
+    return [one.fold for one in aggregates if isinstance(one, Aggregate)]
+
+
+def _refuse_nested_keys(node: Node, frame: DataFrame) -> None:
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType
+
+    for name in _keyed(node).keys:
+        kind = frame.select(quote(name)).schema[0].dataType
+        if isinstance(kind, ArrayType | MapType | NullType | StructType):
+            raise BadJob(
+                f"{node.kind} {node.name!r} is keyed by {name!r}, which is a {kind.simpleString()}",
+                where=node.where,
+                fix=f'make a plain value of it first: .select(..., key="to_json({name})"), or key_by its fields',
+            )
+
+
+def _keyed(node: Node) -> Keyed:
+    if not isinstance(node.step, Keyed):
+        raise InvariantBroken("an operator without keys", where=node.where, fix="report this")
+    return node.step
+
+
+def _operated(
+    node: Node,
+    frame: DataFrame,
+    planned: Plan,
+    described: Described,
+    dropped: Accumulator[int],
+    begin: Sequence[Begun] | None,
+    kept: frozenset[str],
+) -> dict[str, DataFrame]:
+    """The frame of all sides of a step that anybody wants, and that of its results."""
+    numbers = _wanted_sides(node, planned)
+    rows = apply_operator(
+        frame.drop(TASK),
+        described.operator,
+        place=Place(
+            step=node.name,
+            steps=frozenset(one.name for one in planned.logical.nodes if is_operator(planned.logical, one)),
+            is_known=state_name(node.name) in kept,
+        ),
+        where=node.where,
+        keys=_keyed(node).keys,
+        reads=described.reads,
+        partitions=planned.physical.state_partitions,
+        declared=described.declared,
+        sides=numbers,
+        dropped=None if _late_number(node) in numbers else dropped,
+        initial=None if begin is None else keyed_frame(frame.sparkSession, begin, described.keys, where=node.where),
+    )
+    return {_sides(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
+
+
+def _late(frame: DataFrame, window: Node, time: EventTime | None) -> DataFrame:
+    step = window.step
+    if not isinstance(step, WindowAggregate) or not isinstance(step.window, TimeWindow) or time is None:
+        raise InvariantBroken("late events of no native window", where=window.where, fix="report this")
+    return late_candidates(frame, step.window, time)
+
+
+def _tagged(frames: dict[str, DataFrame], outputs: list[_Written], passes: list[list[int]]) -> DataFrame:
+    """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others.
+
+    Where some of them are late events, MISSED stands beside the tag.
+    """
     from pyspark.sql import functions as F
 
-    shapes = [frames[node.name].schema for node in outputs]
+    shapes = [one.frame.drop(MISSED).schema for one in outputs]
+    has_late = any(MISSED in one.frame.columns for one in outputs)
+
+    def marks_of(frame: DataFrame) -> list[Column]:
+        missed = F.col(MISSED) if MISSED in frame.columns else F.lit(None).cast("timestamp")
+        return [missed.alias(MISSED)] if has_late else []
 
     def tag_columns(made: dict[int, Column]) -> list[Column]:
         return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in enumerate(shapes)]
 
     tagged: list[DataFrame] = []
-    splits: dict[str, dict[int, _Branch]] = {}
-    for tag, node in enumerate(outputs):
-        branch = _branch(planned, node)
-        if branch is not None:
-            splits.setdefault(branch.base, {})[tag] = branch
-        else:
-            tagged.append(frames[node.name].select(F.lit(tag).alias(TAG), *tag_columns({tag: F.struct("*")})))
-    for base, parts in splits.items():
+    for tags in passes:
+        first = outputs[tags[0]]
+        if len(tags) == 1 or first.branch is None:
+            row = F.struct(*map(quote, first.columns))
+            made = tag_columns({tags[0]: row})
+            tagged.append(first.frame.select(F.lit(tags[0]).alias(TAG), *marks_of(first.frame), *made))
+            continue
         # One pass over the rows: each is tagged with every part whose condition holds.
-        marks = F.array(*(F.when(branch.condition(), F.lit(tag)) for tag, branch in parts.items()))
-        marked = frames[base].select(F.explode(F.array_compact(marks)).alias(TAG), "*")
-        made = {
-            tag: F.when(F.col(TAG) == tag, F.struct(*branch.columns(frames[outputs[tag].name].columns)))
-            for tag, branch in parts.items()
-        }
-        tagged.append(marked.select(TAG, *tag_columns(made)))
+        parts = {tag: branch for tag in tags if (branch := outputs[tag].branch) is not None}
+        opened = frames[first.branch.base]
+        for tag, branch in parts.items():
+            opened = branch.open(opened, tag, outputs[tag].columns)
+        marks = F.array(*(F.when(branch.condition(tag), F.lit(tag)) for tag, branch in parts.items()))
+        marked = opened.select(F.explode(F.array_compact(marks)).alias(TAG), "*")
+        rows = {tag: F.when(F.col(TAG) == tag, branch.row(tag, outputs[tag].columns)) for tag, branch in parts.items()}
+        tagged.append(marked.select(TAG, *marks_of(marked), *tag_columns(rows)))
     return reduce(lambda one, two: one.union(two), tagged)
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """A part of a split that goes to its sink by conditions and at most one select, all native."""
+    """A part of a split, or a step's side, that goes to its sink by conditions and at most one select, all native."""
 
     base: str
-    conditions: tuple[str, ...]
-    select: Select | None
+    conditions: tuple[str, ...] = ()
+    select: Select | None = None
+    side: int | None = None
 
-    def condition(self) -> Column:
+    def open(self, frame: DataFrame, tag: int, names: list[str]) -> DataFrame:
+        """The frame with what the tag needs: of a side its rows, since its columns have names only while it is open."""
         from pyspark.sql import functions as F
 
-        return reduce(lambda one, two: one & two, (F.expr(condition) for condition in self.conditions))
+        if self.side is None:
+            return frame
+        opened = frame.select("*", f"{side_column(self.side)}.*")
+        # In a `when`, so that nothing is computed for rows of another side, which are null here.
+        is_here = F.when(F.col(SIDE) == self.side, self._holds()).otherwise(F.lit(False))
+        row = F.when(is_here, F.struct(*self._columns(names)))
+        return opened.select(*frame.columns, row.alias(_row(tag)))
 
-    def columns(self, names: list[str]) -> list[Column]:
+    def condition(self, tag: int) -> Column:
+        """Is a row of the frame one of this branch?"""
+        from pyspark.sql import functions as F
+
+        return self._holds() if self.side is None else F.col(_row(tag)).isNotNull()
+
+    def row(self, tag: int, names: list[str]) -> Column:
+        """The row of the output, as a struct."""
+        from pyspark.sql import functions as F
+
+        return F.struct(*self._columns(names)) if self.side is None else F.col(_row(tag))
+
+    def _holds(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return reduce(lambda one, two: one & two, (F.expr(condition) for condition in self.conditions), F.lit(True))
+
+    def _columns(self, names: list[str]) -> list[Column]:
         from pyspark.sql import functions as F
 
         sql = self.select.expressions if self.select is not None else {}
@@ -190,7 +479,7 @@ class _Branch:
 
 
 def _branch(planned: Plan, output: Node) -> _Branch | None:
-    """The branch of a split that ends in this output, or None where more than a select stands between."""
+    """The branch that ends in this output, or None where more than conditions and a select stand between."""
     conditions: list[str] = []
     select: Select | None = None
     if isinstance(output.step, Write) and output.step.sink.expressions():
@@ -205,9 +494,24 @@ def _branch(planned: Plan, output: Node) -> _Branch | None:
     while isinstance(node.step, Where) and isinstance(node.step.condition, str):
         conditions.append(node.step.condition)
         node = planned.logical.node(node.inputs[0])
-    if not isinstance(node.step, Part):
+    if isinstance(node.step, Part):
+        return _Branch(node.inputs[0], (node.step.condition, *reversed(conditions)), select)
+    return _side_branch(planned, node, (*reversed(conditions),), select)
+
+
+def _side_branch(planned: Plan, node: Node, conditions: tuple[str, ...], select: Select | None) -> _Branch | None:
+    number = 0
+    if _is_side_of_operator(node, planned):
+        node, number = planned.logical.node(node.inputs[0]), _side_number(node, planned)
+    if not is_operator(planned.logical, node):
         return None
-    return _Branch(base=node.inputs[0], conditions=(node.step.condition, *reversed(conditions)), select=select)
+    if len(_wanted_sides(node, planned)) == 1:
+        return _Branch(_sides(node.name), conditions, select)  # its columns have names as they are
+    return _Branch(_sides(node.name), conditions, select, side=number)
+
+
+def _row(tag: int) -> str:
+    return f"__row_{tag}"
 
 
 def _names(sql: str) -> set[str]:
@@ -220,7 +524,14 @@ def _column(tag: int) -> str:
 
 
 def _compile_step(
-    node: Node, inputs: list[DataFrame], planned: Plan, spark: SparkSession, start: str | None, rows_per_epoch: int
+    node: Node,
+    inputs: list[DataFrame],
+    planned: Plan,
+    spark: SparkSession,
+    start: str | None,
+    rows_per_epoch: int,
+    beats: DataFrame | None,
+    tables: Address | None,
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -251,23 +562,21 @@ def _compile_step(
         return _merged(inputs, planned, node)
     if isinstance(step, Join):
         return _joined(inputs[0], inputs[1], step, planned, node)
+    if isinstance(step, TableJoin):
+        return _joined_with_table(frame, step, tables, planned, node)
     if isinstance(step, Timed):
-        return frame.withWatermark(step.time.column, as_spark_text(step.time.lateness))
+        return tell_time(frame, step.time, hidden=hidden, where=node.where, beats=beats)
     if isinstance(step, Exchanged):
         return _exchanged(frame, step, planned.physical.state_partitions)
-    if isinstance(step, Rolling):
-        if POSITION not in frame.columns:
-            raise BadJob(
-                f"the rows have lost their place before rolling {node.name!r}, so they have no order",
-                where=node.where,
-                fix=f"keep the column {POSITION} in the transform before it",
-            )
-        return apply_rolling(frame, step.keys, step.aggregates, node.where)
     if isinstance(step, WindowAggregate):
         return _windowed(frame, step, before.time)
+    if isinstance(step, LateEvents):
+        window = planned.logical.node(node.inputs[0])
+        return _late(frame, window, planned.logical.node(window.inputs[0]).flow.time)
     if isinstance(step, Write):
         shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
-        return step.sink.prepare(frame.select(*map(quote, shown)))
+        missed = [MISSED] if MISSED in hidden else []
+        return step.sink.prepare(frame.select(*map(quote, (*shown, *missed))))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
 
 
@@ -325,14 +634,14 @@ def _exchanged(frame: DataFrame, step: Exchanged, state_partitions: int) -> Data
 def _windowed(frame: DataFrame, step: WindowAggregate, time: EventTime | None) -> DataFrame:
     from pyspark.sql import functions as F
 
-    if time is None:
-        raise InvariantBroken("a window without time", where=f"declared at {step.origin}", fix="report this")
+    if time is None or not isinstance(step.window, TimeWindow):
+        raise InvariantBroken("a native window without time", where=f"declared at {step.origin}", fix="report this")
     keys: list[Column] = [F.col(quote(name)) for name in step.keys]
     if isinstance(step.window, SessionWindow) and not keys:
         # Spark has no sessions without a key, and sees through a literal; it cannot see through this one.
         frame, keys = frame.withColumn("__all", F.spark_partition_id() * 0), [F.col("__all")]
-    aggregates = [F.expr(sql).alias(name) for name, sql in step.aggregates.items()]
-    grouped = frame.groupBy(*keys, _window(step.window, time.column).alias("__window")).agg(*aggregates)
+    aggregates = [F.expr(as_sql(one)).alias(name) for name, one in step.aggregates.items()]
+    grouped = frame.groupBy(*keys, window_of(step.window, time.column).alias("__window")).agg(*aggregates)
     return grouped.select(
         *map(quote, step.keys),
         F.col("__window.start").alias("window_start"),
@@ -341,13 +650,14 @@ def _windowed(frame: DataFrame, step: WindowAggregate, time: EventTime | None) -
     )
 
 
-def _window(window: Window, column: str) -> Column:
-    from pyspark.sql import functions as F
-
-    if isinstance(window, SessionWindow):
-        return F.session_window(F.col(quote(column)), as_spark_text(window.gap))
-    every = as_spark_text(window.every) if isinstance(window, SlidingWindow) else None
-    return F.window(quote(column), as_spark_text(window.size), every)
+def _joined_with_table(
+    frame: DataFrame, step: TableJoin, tables: Address | None, planned: Plan, node: Node
+) -> DataFrame:
+    table = planned.logical.node(node.inputs[1])
+    if tables is None or not isinstance(table.step, ReadTable):
+        raise InvariantBroken("a table that nobody reads", where=node.where, fix="report this")
+    schema = schema_of(table.step.rows)
+    return join_table(frame, schema, door=tables, table=table.name, on=step.on, how=step.how, where=node.where)
 
 
 def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: Node) -> DataFrame:

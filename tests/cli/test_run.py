@@ -135,7 +135,15 @@ def test_a_run_shows_its_progress_stops_cleanly_and_goes_on_where_it_stopped(
     assert "guarantee at-least-once, reached at-least-once" in process.text
     assert "stopping" in process.text
     reports = [json.loads(line) for line in process.lines if line.startswith("{")]
-    assert reports[-1].keys() == {"epoch", "events_total", "events_per_second", "lag", "watermark", "epoch_ms"}
+    assert reports[-1].keys() == {
+        "epoch",
+        "events_total",
+        "events_per_second",
+        "lag",
+        "watermark",
+        "epoch_ms",
+        "late_total",
+    }
     send(kafka, topics[0], range(100, 150))
     with lockgate(tmp_path, *command, "--until-caught-up") as process:
         assert process.end() == 0, process.text

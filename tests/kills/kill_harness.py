@@ -29,9 +29,9 @@ from uuid import uuid4
 
 import psutil
 from kafka import KafkaProducer
-from kill_checker import Row, Verdict, judge
+from kill_checker import Content, Row, Verdict, judge
 from kill_reader import as_line, open_consumer
-from kill_workloads import PARTITIONS, Event, Workload, canonical, events
+from kill_workloads import PARTITIONS, Event, Workload, canonical
 
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
@@ -173,8 +173,9 @@ class Trial:
     def __post_init__(self) -> None:
         self.began = self._moved_at = time.monotonic()
         self._moved_to = -1
-        self._ends = [0] * PARTITIONS
-        self._events = events(random.Random(self.seed))
+        self._events = self.workload.make_events(random.Random(self.seed))
+        self._in_topic: list[list[Event]] = [[] for _ in range(PARTITIONS)]
+        self._taken: list[list[int]] = []  # the ends of each epoch that is done, by partition
         self._mark = Mark("LOCKGATE_TEST_TRIAL", uuid4().hex)
         self._rows: list[Row] = []
         self._read_to = 0
@@ -228,9 +229,8 @@ class Trial:
         last = self.workload.finale()
         if last is not None:
             self._send(producer, last)
-        wanted = len(self.workload.expected(self.sent, self.write))
         quiet_at = time.monotonic()
-        while len(self.seen()) < wanted and time.monotonic() - quiet_at < _QUIET_SECONDS:
+        while len(self.seen()) < len(self.expected()) and time.monotonic() - quiet_at < _QUIET_SECONDS:
             before = len(self.seen())
             self._tend(reader)
             time.sleep(0.1)
@@ -251,7 +251,7 @@ class Trial:
             time.sleep(0.1)
         assert reader.poll() is None, "the reader died"
         return judge(
-            self.workload.expected(self.sent, self.write),
+            self.expected(),
             seen=self.seen(),
             scanned=scanned,
             in_log=scan(self.servers, topics, isolation="read_uncommitted"),
@@ -260,13 +260,16 @@ class Trial:
 
     # -- the job --------------------------------------------------------------------------------------------------
 
-    def start_driver(self) -> Driver:
-        """Start `lockgate run`, armed."""
+    def command(self, *words: str) -> list[str]:
+        """`lockgate` with these words, and with the parameters of the job's file."""
         parameters = {"servers": self.servers, "name": self.name, "read": self.read, "write": self.write}
         parameters |= self.places()
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", "job.py", "--json"]
-        command += ["--rows-per-epoch", str(ROWS_PER_EPOCH)]
-        command += [part for item in parameters.items() for part in ("-p", "=".join(item))]
+        named = [part for item in parameters.items() for part in ("-p", "=".join(item))]
+        return [sys.executable, "-m", "lockgate.cli.main", *words, *named]
+
+    def start_driver(self) -> Driver:
+        """Start `lockgate run`, armed."""
+        command = self.command("run", "job.py", "--json", "--rows-per-epoch", str(ROWS_PER_EPOCH))
         command += [] if self.cluster is None else ["--master", self.cluster.master]
         # What a killed JVM leaves behind goes with the trial's own directory.
         temporary = self.directory / "tmp"
@@ -312,6 +315,7 @@ class Trial:
         assert reader.poll() is None, f"the reader died: {(self.directory / 'reader.log').read_text()[-2000:]}"
         driver = self.driver()
         now = self.epochs()
+        self._note_epochs(now)
         if now != self._moved_to:
             self._moved_to = now
             self.moved()
@@ -344,11 +348,32 @@ class Trial:
     def consumed(self) -> int:
         """How many events are in those epochs."""
         done = self.epochs()
-        if not done:
-            return 0
-        file = self.directory / ".lockgate" / "checkpoints" / self.name / "offsets" / str(done - 1)
-        lines = file.read_text().splitlines()
-        return sum(json.loads(lines[2])[self.read].values())
+        return sum(self._ends_of(done - 1)) if done else 0
+
+    def _ends_of(self, epoch: int) -> list[int]:
+        file = self.directory / ".lockgate" / "checkpoints" / self.name / "offsets" / str(epoch)
+        ends = json.loads(file.read_text().splitlines()[2])[self.read]
+        return [ends.get(str(partition), 0) for partition in range(PARTITIONS)]
+
+    def _note_epochs(self, done: int) -> None:
+        """Remember what the epochs took, before Spark throws its oldest files away."""
+        if self.workload.has_late:
+            self._taken += [self._ends_of(epoch) for epoch in range(len(self._taken), done)]
+
+    def taken(self) -> list[list[Event]]:
+        """The events of every epoch; those that no epoch has taken yet are one more."""
+        self._note_epochs(self.epochs())
+        before, found = [0] * PARTITIONS, []
+        for ends in [*self._taken, [len(events) for events in self._in_topic]]:
+            parts = zip(self._in_topic, before, ends, strict=True)
+            found.append([event for events, first, last in parts for event in events[first:last]])
+            before = ends
+        return found
+
+    def expected(self) -> list[Content]:
+        """What has to come out of all that was sent."""
+        given = self.taken() if self.workload.has_late else self.sent
+        return self.workload.expected(given, self.write)
 
     # -- events and readers ---------------------------------------------------------------------------------------
 
@@ -372,7 +397,9 @@ class Trial:
 
     def _send(self, producer: Any, event: Event) -> Any:
         key, value = self.workload.record(event)
-        return producer.send(self.read, key=key, value=value, partition=self.workload.partition(event))
+        partition = self.workload.partition(event)
+        self._in_topic[partition].append(event)  # one producer, in order: its place here is its offset
+        return producer.send(self.read, key=key, value=value, partition=partition)
 
     @contextlib.contextmanager
     def _reading(self, topics: list[str]) -> "Iterator[subprocess.Popen[bytes]]":

@@ -6,6 +6,12 @@ spread     the same without a key
 split      two topics in one transaction
 rolling    a running total per key: state, and the order of events shows in every row
 windows    sums per key and ten seconds: state and a watermark
+counts     sums of every five events of a key
+timers     a function with state and timers: sums per key and ten seconds, told by a timer, and every eighth event
+alarms     a pattern, in two topics: a large amount after a small one, and small ones that none followed in time
+state      the last three in one job, in one transaction
+late       events out of order, some too late: native windows and corrected sessions, each with its late events
+joined     pairs of a small amount and a large one of a key, at most half a minute apart
 
 three systems      the rows of keyed, into Kafka, PostgreSQL and files
 table and files    the same without Kafka
@@ -28,16 +34,24 @@ KEYS = [f"key-{number}" for number in range(16)]
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = timedelta(seconds=10)
 LATENESS = timedelta(seconds=120)
+WITHIN = timedelta(seconds=30)
+DELAYS = [timedelta(seconds=seconds) for seconds in (*[0] * 6, 1, 2, 5, 9, 17, 30, 60, 90)]
+SHORT_LATENESS, ALLOWED, GAP = timedelta(seconds=20), timedelta(seconds=40), timedelta(seconds=4)
+COUNT, EIGHTH = 5, 8
+TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 HEAD = """\
-from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, PostgresSink, stream, windows
+from datetime import datetime, timezone
+
+from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, Late, PostgresSink
+from lockgate import StatefulFunction, map_of, pattern, stream, value, windows
 
 
 def job(servers: str, name: str, read: str, write: str, dsn: str = "", files: str = "", second: str = "") -> Job:
     source = KafkaSource(topic=read, servers=servers, {columns})
     events = stream("events", source)
 {body}
-    return Job(name, {outputs}, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, epoch="100 milliseconds")
+    return Job(name, {outputs}, guarantee=Guarantee.{guarantee}, epoch="100 milliseconds")
 """
 
 Event = dict[str, Any]
@@ -50,12 +64,14 @@ class Workload:
     name: str
     body: str
     outputs: dict[str, str]  # the stream of each output, by the suffix of its topic
-    expect: Callable[[list[Event]], Iterable[tuple[str, str | None, Event]]]  # suffix of the topic, key, value
+    expect: Callable[[Any], Iterable[tuple[str, str | None, Event]]]  # suffix of the topic, key, value
     key: str | None = "name"  # of the sink
     is_read_by_key: bool = False  # is the name the key of the source's records, which are placed by it?
     is_stateful: bool = False
     is_ordered: bool = True
     has_windows: bool = False
+    has_late: bool = False  # do events come too late? Then the answer hangs on the epochs, and is computed from those
+    guarantee: str = "END_TO_END_EXACTLY_ONCE"
     others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn), files, another cluster (second)
 
     def source(self) -> str:
@@ -69,14 +85,18 @@ class Workload:
         columns = 'value="id INT, name STRING, amount INT, at TIMESTAMP"'
         if self.is_read_by_key:
             columns = 'value="id INT, amount INT, at TIMESTAMP", key="name STRING"'
-        return HEAD.format(columns=columns, body=self.body, outputs=outputs)
+        return HEAD.format(columns=columns, body=self.body, outputs=outputs, guarantee=self.guarantee)
 
     def topics(self, write: str) -> list[str]:
         """The topics that come out."""
         return [write + suffix for suffix in self.outputs]
 
-    def expected(self, events: list[Event], write: str) -> list[Content]:
-        """The records that have to come out, each as a reader finds it."""
+    def make_events(self, rng: random.Random) -> Iterator[Event]:
+        """What is sent."""
+        return disorder(events(rng), rng) if self.has_late else events(rng)
+
+    def expected(self, events: list[Event] | list[list[Event]], write: str) -> list[Content]:
+        """The records that have to come out of events, or of epochs of them, each as a reader finds it."""
         return [(write + suffix, key, canonical(value)) for suffix, key, value in self.expect(events)]
 
     def partition(self, event: Event) -> int:
@@ -111,6 +131,12 @@ def events(rng: random.Random) -> Iterator[Event]:
             "at": (BEGAN + number * timedelta(milliseconds=250)).isoformat(),
         }
         number += 1
+
+
+def disorder(made: Iterable[Event], rng: random.Random) -> Iterator[Event]:
+    """The same events, some of which happened earlier, up to far behind what is waited for."""
+    for event in made:
+        yield {**event, "at": (_time(event) - rng.choice(DELAYS)).isoformat()}
 
 
 def canonical(value: Any) -> str:
@@ -161,11 +187,222 @@ def _expect_windows(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]
         yield "", name, {"name": name, **times, "total": sum(amounts), "count": len(amounts)}
 
 
+def _by_name(sent: list[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in sent:
+        found[event["name"]].append(event)
+    return found
+
+
+def _expect_counts(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    for name, mine in _by_name(sent).items():
+        for last in range(COUNT, len(mine) + 1, COUNT):
+            part = mine[last - COUNT : last]
+            times = {"window_start": _shown(part[0])["at"], "window_end": _shown(part[-1])["at"]}
+            yield "", name, {"name": name, **times, "total": sum(one["amount"] for one in part), "id": part[-1]["id"]}
+
+
+def _expect_timers(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    for name, mine in _by_name(sent).items():
+        for last in range(EIGHTH, len(mine) + 1, EIGHTH):
+            yield "", name, {"name": name, "what": "event", "number": mine[last - 1]["id"], "total": last}
+    for _, key, row in _expect_windows(sent):
+        begin = datetime.strptime(row["window_start"], TIME).replace(tzinfo=timezone.utc)
+        slot = int(begin.timestamp()) // WINDOW.seconds
+        yield "", key, {"name": key, "what": "timer", "number": slot, "total": row["total"]}
+
+
+def _expect_alarms(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    for name, mine in _by_name(sent).items():
+        waiting: list[Event] = []
+        for event in [*mine, None]:
+            while waiting and (event is None or _time(event) > _time(waiting[0]) + WITHIN):
+                alone = waiting.pop(0)
+                begin = _shown(alone)["at"]
+                yield "-alone", name, {"name": name, "match_start": begin, "reached": "small", "small": _shown(alone)}
+            if event is None:
+                break
+            if event["amount"] > 80 and waiting:
+                times = {"match_start": _shown(waiting[0])["at"], "match_end": _shown(event)["at"]}
+                yield "", name, {"name": name, **times, "small": _shown(waiting[0]), "large": _shown(event)}
+                waiting.clear()
+            elif event["amount"] < 20:
+                waiting.append(event)
+
+
+def _expect_state(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    for part, expect in (("-counts", _expect_counts), ("-timers", _expect_timers), ("-alarms", _expect_alarms)):
+        for suffix, key, row in expect(sent):
+            yield part + suffix, key, row
+
+
+def _expect_joined(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    for name, mine in _by_name(sent).items():
+        for one in mine:
+            for two in mine:
+                if one["amount"] < 20 and two["amount"] > 80 and abs(_time(one) - _time(two)) <= WITHIN:
+                    yield "", name, {"name": name, "id": one["id"], "large_id": two["id"]}
+
+
+# -- events that come too late ---------------------------------------------------------------------------------------
+
+
+def _expect_late(taken: list[list[Event]]) -> Iterator[tuple[str, str | None, Event]]:
+    in_time: list[Event] = []
+    sessions: dict[str, list[_Session]] = defaultdict(list)
+    for epoch, before, now in _clocked(taken):
+        fresh: dict[str, list[_Session]] = defaultdict(list)
+        for event in epoch:
+            at, name = _time(event), event["name"]
+            start = at - (at - BEGAN) % WINDOW
+            if start + WINDOW <= before:
+                yield "-late", name, {**_shown(event), **_span(start, start + WINDOW)}
+            else:
+                in_time.append(event)
+            if at + GAP + ALLOWED <= before:
+                yield "-sessions-late", name, {**_shown(event), **_span(at, at + GAP)}
+            else:
+                fresh[name].append(_Session(at, at + GAP, [event["amount"]], is_changed=True))
+        for name in {*sessions, *fresh}:
+            for row in _settle(sessions[name], fresh[name], now):
+                yield "-sessions", name, {"name": name, **row}
+    for _, name, row in _expect_windows([event for event in in_time if event["id"] >= 0]):
+        yield "", name, row  # all of them are closed by the last event
+
+
+def _clocked(taken: list[list[Event]]) -> Iterator[tuple[list[Event], datetime, datetime]]:
+    """Each epoch with the watermark that those before it have acted on, and its own; a last one acts on all."""
+    before = now = greatest = datetime.fromtimestamp(0, timezone.utc)
+    for epoch in [*taken, []]:
+        yield epoch, before, now
+        greatest = max([greatest, *map(_time, epoch)])
+        before, now = now, max(now, greatest - SHORT_LATENESS)
+
+
+@dataclass
+class _Session:
+    start: datetime
+    end: datetime
+    amounts: list[int]
+    is_changed: bool = False  # since it was told
+    told: int = 0
+    told_end: datetime | None = None
+
+    def row(self, end: datetime, total: int | None, count: int | None) -> Event:
+        final = {"revision": self.told, "is_final": True}
+        return {**_span(self.start, end), **final, "total": total, "count": count}
+
+
+def _settle(kept: list[_Session], fresh: list[_Session], now: datetime) -> Iterator[Event]:
+    """Let the sessions of a key meet, as docs/WINDOWS.md has it, and tell those that are over."""
+    met: list[_Session] = []
+    # Of two that begin together the older one is first: it was perhaps told.
+    for one in sorted([*kept, *fresh], key=lambda one: (one.start, -one.told)):
+        if not met or one.start > met[-1].end:
+            met.append(one)
+            continue
+        whole = met[-1]
+        if one.told_end is not None and one.start > whole.start:
+            yield one.row(one.start, None, None)
+        whole.end = max(whole.end, one.end)
+        whole.amounts = whole.amounts + one.amounts
+        whole.is_changed = whole.is_changed or one.is_changed
+    for one in met:
+        if one.end <= now and (one.is_changed or one.told_end != one.end):
+            yield one.row(one.end, sum(one.amounts), len(one.amounts))
+            one.told, one.told_end, one.is_changed = one.told + 1, one.end, False
+    kept[:] = [one for one in met if one.end + ALLOWED > now]
+
+
+def _span(start: datetime, end: datetime) -> Event:
+    return {"window_start": _text(start), "window_end": _text(end)}
+
+
+def _time(event: Event) -> datetime:
+    return datetime.fromisoformat(event["at"])
+
+
+def _shown(event: Event) -> Event:
+    """An event as a part of a result."""
+    return {**event, "at": _text(_time(event))}
+
+
 def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    return moment.strftime(TIME)
 
 
 _DOUBLE = '    large = events.where("amount % 10 <> 0").select("id", "name", twice="amount * 2")'
+
+_ROLLING = """
+    totals = (
+        events.select("id", "name", "amount")
+        .key_by("name")
+        .rolling(total="sum(amount)", count="count(*)", name="totals")
+    )
+"""
+
+_TIMED = f'    timed = events.event_time("at", lateness="{LATENESS.seconds} seconds")\n'
+
+_COUNTS = f"""
+    counts = (
+        timed.key_by("name")
+        .window(windows.tumbling_count({COUNT}), name="counts")
+        .aggregate(total="sum(amount)", id="max(id)")
+    )
+"""
+
+_TIMERS = f"""
+    class Slots(StatefulFunction):
+        schema = "name STRING, what STRING, number BIGINT, total BIGINT"
+        events = value("BIGINT")
+        totals = map_of("BIGINT", "BIGINT")
+
+        def process(self, row, context):
+            slot = int(row.at.timestamp()) // {WINDOW.seconds}
+            self.events.set((self.events.get() or 0) + 1)
+            self.totals.set(slot, self.totals.get(slot, 0) + row.amount)
+            context.at(datetime.fromtimestamp((slot + 1) * {WINDOW.seconds}, timezone.utc), name=str(slot))
+            if self.events.get() % {EIGHTH} == 0:
+                yield (row.name, "event", row.id, self.events.get())
+
+        def on_timer(self, timer, context):
+            slot = int(timer.name)
+            yield (context.key.name, "timer", slot, self.totals.get(slot))
+            self.totals.remove(slot)
+
+    slots = timed.key_by("name").process(Slots(), name="slots")
+"""
+
+_ALARMS = f'''
+    sudden = pattern.begin("small", "amount < 20").then("large", "amount > 80").within("{WITHIN.seconds} seconds")
+    alarms = timed.key_by("name").detect(sudden, name="alarms")
+    alone = alarms.timed_out.select("name", "match_start", "reached", "small")
+'''
+
+_SHORT = f'lateness="{SHORT_LATENESS.seconds} seconds"'
+
+_LATE = f"""
+    aside = events.event_time("at", {_SHORT}, late=Late.TO_SIDE_OUTPUT)
+    sums = (
+        aside.key_by("name")
+        .window(windows.tumbling("{WINDOW.seconds} seconds"), name="sums")
+        .aggregate(total="sum(amount)", count="count(*)")
+    )
+    corrected = events.event_time("at", {_SHORT}, late=Late.CORRECT, allowed="{ALLOWED.seconds} seconds")
+    sessions = (
+        corrected.key_by("name")
+        .window(windows.session(gap="{GAP.seconds} seconds"), name="sessions")
+        .aggregate(total="sum(amount)", count="count(*)")
+    )
+"""
+
+_JOINED = f"""
+    waits = "{LATENESS.seconds} seconds"
+    small = events.where("amount < 20").select("name", "id", "at").event_time("at", lateness=waits)
+    large = events.where("amount > 80").select("name", large_id="id", then="at").event_time("then", lateness=waits)
+    pairs = small.join(large, on="name", within="{WITHIN.seconds} seconds", name="pairs")
+    named = pairs.select("name", "id", "large_id")
+"""
 
 _TABLE = 'large.to("table", PostgresSink(table=name, dsn=dsn, create=True))'
 _FILES = 'large.to("files", FileSink(files))'
@@ -196,8 +433,7 @@ WORKLOADS = {
         ),
         Workload(
             name="rolling",
-            body='    totals = (\n        events.select("id", "name", "amount")\n        .key_by("name")\n'
-            '        .rolling(total="sum(amount)", count="count(*)", name="totals")\n    )',
+            body=_ROLLING,
             outputs={"": "totals"},
             expect=_expect_rolling,
             is_stateful=True,
@@ -212,6 +448,90 @@ WORKLOADS = {
             is_stateful=True,
             is_ordered=False,
             has_windows=True,
+        ),
+        Workload(
+            name="counts",
+            body=_TIMED + _COUNTS,
+            outputs={"": "counts"},
+            expect=_expect_counts,
+            is_stateful=True,
+        ),
+        Workload(
+            name="counts, at least once",
+            body=_TIMED + _COUNTS,
+            outputs={"": "counts"},
+            expect=_expect_counts,
+            is_stateful=True,
+            is_ordered=False,
+            guarantee="AT_LEAST_ONCE",
+        ),
+        Workload(
+            name="rolling, exactly once",
+            body=_ROLLING,
+            outputs={"": "totals"},
+            expect=_expect_rolling,
+            is_stateful=True,
+            is_ordered=False,
+            guarantee="EXACTLY_ONCE",
+        ),
+        Workload(
+            name="rolling, at most once",
+            body=_ROLLING,
+            outputs={"": "totals"},
+            expect=_expect_rolling,
+            is_stateful=True,
+            is_ordered=False,
+            guarantee="AT_MOST_ONCE",
+        ),
+        Workload(
+            name="timers",
+            body=_TIMED + _TIMERS,
+            outputs={"": "slots"},
+            expect=_expect_timers,
+            is_stateful=True,
+            is_ordered=False,
+            has_windows=True,
+        ),
+        Workload(
+            name="alarms",
+            body=_TIMED + _ALARMS,
+            outputs={"": "alarms", "-alone": "alone"},
+            expect=_expect_alarms,
+            is_stateful=True,
+            is_ordered=False,
+            has_windows=True,
+        ),
+        Workload(
+            name="state",
+            body=_TIMED + _COUNTS + _TIMERS + _ALARMS,
+            outputs={"-counts": "counts", "-timers": "slots", "-alarms": "alarms", "-alarms-alone": "alone"},
+            expect=_expect_state,
+            is_stateful=True,
+            is_ordered=False,
+            has_windows=True,
+        ),
+        Workload(
+            name="late",
+            body=_LATE,
+            outputs={
+                "": "sums",
+                "-late": "sums.late",
+                "-sessions": "sessions",
+                "-sessions-late": "sessions.late",
+            },
+            expect=_expect_late,
+            is_stateful=True,
+            is_ordered=False,
+            has_windows=True,
+            has_late=True,
+        ),
+        Workload(
+            name="joined",
+            body=_JOINED,
+            outputs={"": "named"},
+            expect=_expect_joined,
+            is_stateful=True,
+            is_ordered=False,
         ),
     )
 }

@@ -201,7 +201,7 @@ def test_events_that_a_broadcast_multiplied_cannot_be_counted() -> None:
 
 def test_distinct_values_in_a_window_are_refused_with_the_function_to_use() -> None:
     refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(DISTINCT ip)"))
-    assert refused.fix == "use approx_count_distinct(...)"
+    assert refused.fix == "use approx_count_distinct(...), or synopses.distinct(...)"
 
 
 def test_streams_whose_columns_differ_in_type_cannot_be_merged() -> None:
@@ -503,30 +503,78 @@ def test_a_rolling_aggregate_needs_events_that_still_have_an_order() -> None:
     assert "before the window" in refused.fix
 
 
-# What is not part of this version
+# Time, and events that come too late
+
+
+def side_output(**options: Any) -> Stream:
+    late = orders().event_time("at", lateness="1 second", late=Late.TO_SIDE_OUTPUT, **options)
+    return late.key_by("ip").window(MINUTE).aggregate(n="count(*)")
+
+
+def test_late_events_have_their_own_columns_and_the_window_they_missed() -> None:
+    node = graph_of(side_output().late).nodes[-2]
+    before = graph_of(orders()).nodes[0].flow.columns
+    assert node.flow.columns is not None
+    assert before is not None
+    assert node.flow.columns.names == (*before.names, "window_start", "window_end")
+
+
+@pytest.mark.parametrize("late", [Late.DROP, Late.LOG])
+def test_late_events_are_there_only_where_they_are_declared(late: Late) -> None:
+    window = orders().event_time("at", lateness="1 second", late=late).window(MINUTE)
+    refused = refusal(lambda: window.aggregate(n="count(*)").late)
+    assert refused.what == f"late events are asked for, but late=Late.{late.name} for them"
+    assert "late=Late.TO_SIDE_OUTPUT" in refused.fix
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    "step",
     [
-        ({"late": Late.LOG}, "late=Late.LOG"),
-        ({"late": Late.TO_SIDE_OUTPUT}, "late=Late.TO_SIDE_OUTPUT"),
-        ({"late": Late.CORRECT}, "late=Late.CORRECT"),
-        ({"allowed": "1 minute"}, "allowed="),
-        ({"idle": "1 minute"}, "idle="),
-        ({"max_ahead": "1 minute"}, "max_ahead="),
+        lambda late: late.map(lambda row: row, "n INT"),
+        lambda late: late.where(lambda row: True),
+        lambda late: late.key_by("ip").rolling(n="count(*)"),
+        lambda late: late.where("ip = 'x'").transform(lambda frame: frame),
     ],
 )
-def test_options_for_late_events_are_refused_by_name(options: dict[str, Any], named: str) -> None:
-    refused = refusal(lambda: orders().event_time("at", lateness="1 second", **options))
-    assert refused.what == f"{named} is not part of this version of Lockgate"
-    assert "late=Late.DROP" in refused.fix
+def test_late_events_go_to_a_sink_by_sql_alone(step: Callable[[Stream], Stream]) -> None:
+    with pytest.raises(BadJob, match="late events can pass where, select, split, merge and exchange") as refused:
+        graph_of(step(side_output().late))
+    assert "write them to a sink first" in refused.value.fix
 
 
-def test_a_late_output_is_refused() -> None:
-    refused = refusal(lambda: timed().window(MINUTE).aggregate(n="count(*)").late)
-    assert "late events cannot be sent to an output in this version" in refused.what
-    assert "late=Late.DROP" in refused.fix
+def test_a_window_of_the_same_columns_as_those_of_late_events_is_refused() -> None:
+    timed = (
+        orders().select("ip", "at", window_end="at").event_time("at", lateness="0 seconds", late=Late.TO_SIDE_OUTPUT)
+    )
+    refused = refusal(lambda: timed.window(MINUTE).aggregate(n="count(*)").late)
+    assert "the column 'window_end' of the window they missed" in refused.what
+
+
+def test_a_join_cannot_be_told_what_becomes_of_late_events() -> None:
+    left = orders().select("ip", "at").event_time("at", lateness="0 seconds", late=Late.LOG)
+    right = stream("more", MemorySource([], value="ip STRING, then TIMESTAMP")).event_time("then", lateness="0 seconds")
+    refused = refusal(lambda: left.join(right, on="ip", within="1 minute"))
+    assert "late=Late.LOG means nothing to a join" in refused.what
+
+
+def test_silence_that_one_stream_ends_and_another_does_not_is_refused() -> None:
+    one = orders().select("ip", "at").event_time("at", lateness="0 seconds", idle="1 minute")
+    two = stream("more", MemorySource([], value="ip STRING, at TIMESTAMP")).event_time("at", lateness="0 seconds")
+    with pytest.raises(BadJob, match="which would hold it back") as refused:
+        graph_of(one.merge(two))
+    assert refused.value.fix == "declare idle= here too"
+
+
+def test_processing_time_is_a_hidden_column() -> None:
+    node = graph_of(orders().processing_time().select("ip", came="_arrived")).nodes[-2]
+    assert node.flow.columns is not None
+    assert node.flow.columns.names == ("ip", "came")
+    assert graph_of(orders().processing_time().key_by("ip").window(MINUTE).aggregate(n="count(*)"))
+    refused = refusal(lambda: orders(value="_arrived TIMESTAMP").processing_time())
+    assert "has the name of the column that processing time adds" in refused.what
+
+
+# What is not part of this version
 
 
 @pytest.mark.parametrize(
@@ -567,7 +615,7 @@ KAFKA_OUT = KafkaSink(topic="out", servers="k:9092")
         ),
         (lambda: from_kafka().map(lambda row: {}, "a INT").to("out", KAFKA_OUT), "it runs no Python functions"),
         (lambda: from_kafka().where(lambda row: True).to("out", KAFKA_OUT), "it runs no Python functions"),
-        (lambda: from_kafka().key_by("ip").rolling(n="count(*)").to("out", KAFKA_OUT), "it runs no Python functions"),
+        (lambda: from_kafka().key_by("ip").rolling(n="count(*)").to("out", KAFKA_OUT), "it runs no Python, and"),
     ],
 )
 def test_what_real_time_mode_cannot_run_is_refused(make: Callable[[], Output], why: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockgate.runtime.run import first_cause
+from lockgate.failures import first_cause
 
 WRAPPED = """An error occurred while calling o1.save.
 : org.apache.spark.SparkException: aborted

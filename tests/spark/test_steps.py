@@ -10,8 +10,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from lockgate import Guarantee, Job, MemorySink, MemorySource, Stream, exchange, run, stream, windows
-from lockgate.errors import BadJob, FunctionFailed
+from lockgate import Guarantee, Job, Late, MemorySink, MemorySource, Stream, exchange, pattern, run, stream, windows
+from lockgate.errors import BadJob, Failed, FunctionFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -99,6 +99,37 @@ def test_the_parts_of_a_split_are_one_pass_over_the_source(tmp_path: Path) -> No
     assert none.rows == []
     assert done._query.lastProgress["numInputRows"] == len(EVENTS)
     assert len(done._query.lastProgress["sources"]) == 1
+
+
+def test_what_leaves_an_operator_through_sql_costs_no_second_pass(tmp_path: Path) -> None:
+    late = ("k0", 100, BEGIN + timedelta(seconds=1))
+    timed = source(rows=[*EVENTS, late], per_epoch=20).event_time("at", lateness="0 seconds", late=Late.TO_SIDE_OUTPUT)
+    fire = pattern.begin("hot", "v % 10 = 5").then("smoke", "v % 20 = 11").within("8 seconds")
+    alarms = timed.key_by("k").parallel(1).detect(fire)
+    totals = timed.key_by("k").parallel(1).rolling(total="sum(v)")
+    outputs = {
+        "alarms": alarms.select("k", hot_at="hot.at", took="smoke.v - hot.v"),
+        "high": alarms.where("hot.v > 10").where("hot.v < 40").select("match_end"),
+        "cold": alarms.timed_out.where("hot.v > 20").select("reached", v="if(hot is null, raise_error('none'), hot.v)"),
+        "late": alarms.late.select("k", doubled="v * 2"),
+        "totals": totals.select("v", more="total + 1"),
+        "last": totals.where("v >= 58"),
+    }
+    sinks = {name: MemorySink() for name in outputs}
+    job = Job(
+        "sides", *(made.to(name, sinks[name]) for name, made in outputs.items()), guarantee=Guarantee.AT_LEAST_ONCE
+    )
+    done = run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    found = {name: sorted(map(tuple, sink.rows)) for name, sink in sinks.items()}
+    assert found["alarms"] == [("k0", EVENTS[45][2], 6), ("k1", EVENTS[25][2], 6), ("k2", EVENTS[5][2], 6)]
+    assert found["high"] == [(EVENTS[31][2],)]
+    assert found["cold"] == [("hot", 35)]
+    assert found["late"] == [("k0", 200)]
+    so_far = {v: sum(range(v % 3, v + 1, 3)) for v in range(60)}
+    assert found["totals"] == [*((v, so_far[v] + 1) for v in range(60)), (100, so_far[57] + 101)]
+    assert [row[0::3] for row in found["last"]] == [("k0", so_far[57] + 100), ("k1", so_far[58]), ("k2", so_far[59])]
+    # The pattern and the rolling aggregate, each once.
+    assert len(done._query.lastProgress["stateOperators"]) == 2
 
 
 def closed(end: datetime, lateness: timedelta) -> bool:
@@ -280,6 +311,16 @@ def test_a_function_that_raises_stops_the_job_with_the_row_and_the_authors_line(
     assert "ValueError: no such product" in caught.value.what
     assert "events, events, offset 17" in caught.value.what
     assert "test_steps.py:" in caught.value.where
+
+
+def test_a_time_that_python_cannot_have_stops_the_job_with_the_row(tmp_path: Path) -> None:
+    far = source(per_epoch=30).select("k", "v", at="if(v = 26, timestamp_seconds(1000000000000L), at)")
+    with pytest.raises(Failed) as stopped:
+        rows_of(
+            far.key_by("k").parallel(1).window(windows.tumbling_count(3)).apply(lambda key, all: [], "n INT"), tmp_path
+        )
+    assert "events, events, offset 26" in stopped.value.what
+    assert "not within the years 1 to 9999" in stopped.value.what
 
 
 def test_hidden_columns_can_be_named_and_reach_a_sink_only_where_a_select_names_them(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Which team earns the bonus? 500 bubbles within a minute of event time, although a player was in a tunnel.
+
+What a player pops in a tunnel is sent when the train is out again, minutes later, and counts for the minute in which
+it was popped. `lateness` says how long every result waits for that. The other way: wait for seconds, and correct what
+was told while `allowed` lasts; results then carry `revision`, and the highest one of a window holds.
+
+    lockgate plan examples/bubbles.py      the graphs and the guarantee
+    python examples/bubbles.py             a run over 3,600 made-up events; needs no broker
+"""
+
+import json
+import os
+import random
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lockgate import FileSink, FileSource, Guarantee, Job, Late, read_files, run, stream, windows
+
+POPPED = "team STRING, player STRING, bubbles INT, at TIMESTAMP"
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def job(
+    popped: str = "popped",
+    bonuses: str = "bonuses",
+    lateness: timedelta = timedelta(minutes=5),
+    allowed: timedelta | None = None,
+) -> Job:
+    """The minutes, one beginning every ten seconds, in which a team popped 500 bubbles or more."""
+    earned = (
+        stream("popped", FileSource(path=popped, value=POPPED))
+        .event_time("at", lateness=lateness, late=Late.DROP if allowed is None else Late.CORRECT, allowed=allowed)
+        .key_by("team")
+        .window(windows.sliding(timedelta(minutes=1), every=timedelta(seconds=10)))
+        .aggregate(bubbles="sum(bubbles)")
+        .where("bubbles >= 500")
+    )
+    return Job("bubbles", earned.to("bonuses", FileSink(path=bonuses)), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+
+
+def make_bubbles(count: int, seed: int) -> Iterator[dict[str, object]]:
+    """Twelve minutes in the order of arrival: in the sixth the otters are quick, and one of them is in a tunnel."""
+    rng = random.Random(seed)
+    arriving = []
+    for number in range(count):
+        after = number * timedelta(minutes=12) / count
+        team, player = rng.choice(["otters", "foxes", "owls"]), rng.randrange(4)
+        is_quick = team == "otters" and timedelta(minutes=5) <= after < timedelta(minutes=6)
+        bubbles = rng.randint(4, 7) if is_quick else rng.randint(1, 6)
+        is_in_tunnel = (team, player) == ("otters", 2) and timedelta(minutes=5) <= after < timedelta(minutes=6.5)
+        arrives = timedelta(minutes=9.5) if is_in_tunnel else after + timedelta(seconds=rng.uniform(0, 5))
+        event = {"team": team, "player": f"{team}-{player}", "bubbles": bubbles, "at": (BEGAN + after).isoformat()}
+        arriving.append((arrives, number, event))
+    for _, _, event in sorted(arriving, key=lambda one: one[:2]):
+        yield event
+
+
+def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
+    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
+    directory.mkdir()
+    lines = [json.dumps(event) for event in events]
+    for number in range(0, len(lines), per_file):
+        path = directory / f"{number:06}.json"
+        path.write_text("\n".join(lines[number : number + per_file]))
+        os.utime(path, (number, number))
+
+
+def main(directory: Path, lateness: timedelta = timedelta(minutes=5), allowed: timedelta | None = None) -> None:
+    """Write events, run the job over them, one file an epoch, and show who earned a bonus."""
+    popped, bonuses = directory / "popped", directory / "bonuses"
+    write_files(make_bubbles(count=3600, seed=7), popped, per_file=450)
+    described = job(str(popped), str(bonuses), lateness, allowed)
+    run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
+    read_files(SparkSession.active(), str(bonuses)).orderBy("window_start").show(50, truncate=False)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        main(Path(place))

@@ -1,0 +1,125 @@
+"""Aggregates by functions of the author's, beside those that are SQL text.
+
+    combine        two values make one, associative and commutative: one value is kept, as for a sum
+    history        any function of all values: they are all kept, and the plan says so
+    first, last    by the order of the source, which SQL cannot promise in a stream
+
+An aggregate is a description: how values are kept is the fold's, what they are is SQL, and Spark tells the types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lockgate.dataflow.origin import caller
+from lockgate.dataflow.schema import parse_ddl
+from lockgate.errors import BadJob
+from lockgate.operators.fold import Fold
+from lockgate.operators.folds import Combine, First, History, Last
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate that is not written as SQL.
+
+    The type of the result is `type` as DDL, or else that of the SQL aggregate `typed_by`. Where `is_native`, that SQL
+    gives the very same result, and whoever can run it needs no Python. Values are cast to the type `takes`, if any.
+    """
+
+    fold: Fold
+    argument: str | None  # SQL; None where only the number of rows counts
+    label: str  # for the plan
+    type: str | None = None
+    typed_by: str | None = None
+    takes: str | None = None
+    is_native: bool = False
+    is_deterministic: bool = True
+
+    @property
+    def is_bounded(self) -> bool:
+        """Is what it keeps bounded, however many events come?"""
+        return self.fold.is_bounded
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def combine(argument: str, function: Callable[[Any, Any], Any], type: str, *, deterministic: bool = True) -> Aggregate:
+    """What an associative and commutative function makes of two values, and of that and the next.
+
+    Values and result have one type: `aggregates.combine("amount", lambda a, b: max(a, b), "DOUBLE")`.
+    """
+    example = 'aggregates.combine("amount", lambda a, b: max(a, b), "DOUBLE")'
+    require_sql(argument, of="combine", example=example)
+    _require_function(function, of="combine", example=example)
+    _require_type(type, of="combine", example=example)
+    return Aggregate(
+        fold=Combine(function),
+        argument=argument,
+        label=f"combine({argument})",
+        type=type,
+        takes=type,
+        is_deterministic=deterministic,
+    )
+
+
+def history(argument: str, function: Callable[[list[Any]], Any], type: str, *, deterministic: bool = True) -> Aggregate:
+    """What a function makes of the list of all values, in the order of the source; null where there are none.
+
+    All values are kept: `aggregates.history("amount", lambda values: statistics.median(values), "DOUBLE")`.
+    """
+    example = 'aggregates.history("amount", lambda values: statistics.median(values), "DOUBLE")'
+    require_sql(argument, of="history", example=example)
+    _require_function(function, of="history", example=example)
+    _require_type(type, of="history", example=example)
+    return Aggregate(
+        fold=History(function),
+        argument=argument,
+        label=f"history({argument}), keeps history",
+        type=type,
+        is_deterministic=deterministic,
+    )
+
+
+def first(argument: str) -> Aggregate:
+    """The first value that is not null, in the order of the source."""
+    require_sql(argument, of="first", example='aggregates.first("status")')
+    return Aggregate(fold=First(), argument=argument, label=f"first({argument})", typed_by=f"first({argument})")
+
+
+def last(argument: str) -> Aggregate:
+    """The last value that is not null, in the order of the source."""
+    require_sql(argument, of="last", example='aggregates.last("status")')
+    return Aggregate(fold=Last(), argument=argument, label=f"last({argument})", typed_by=f"last({argument})")
+
+
+def require_sql(argument: object, of: str, example: str) -> None:
+    """Refuse what is no SQL text."""
+    if not (isinstance(argument, str) and argument.strip()):
+        raise BadJob(
+            f"{of} takes what it is about as SQL text, not {argument!r}", where=f"declared at {caller()}", fix=example
+        )
+
+
+def _require_function(function: object, of: str, example: str) -> None:
+    if not callable(function):
+        raise BadJob(f"{of} takes a function, not {function!r}", where=f"declared at {caller()}", fix=example)
+
+
+def _require_type(type: object, of: str, example: str) -> None:
+    if not (isinstance(type, str) and _is_type(type)):
+        raise BadJob(
+            f"{of} takes the type of its result as Spark writes it, not {type!r}",
+            where=f"declared at {caller()}",
+            fix=example,
+        )
+
+
+def _is_type(text: str) -> bool:
+    try:
+        columns = parse_ddl(f"value {text}", where="").columns
+    except BadJob:
+        return False
+    return len(columns) == 1 and columns[0].is_nullable  # NOT NULL is no part of a type

@@ -1,0 +1,135 @@
+"""Time that goes on while nothing comes, so that the last windows of a silent stream close.
+
+A watermark moves only with events. `Heart` reads the reports of a query, and says when and how far time may go on
+without them:
+
+    a report with rows, or a moved offset    history or the present is being read: be quiet, and count silence anew
+    a repeated epoch                         it finds what it found at first, whatever has come since: the same
+    nothing found for less than `idle`       wait
+    nothing found for `idle` and longer      the watermark as the last events left it, plus the silence since
+    no state left                            nothing waits for time: be quiet
+
+Only Spark's own finding that no input has anything counts as silence. A look at the clock would take a long epoch, in
+which history is read, for one. Nothing is said again before the last word has had its effect, so an epoch carries at
+most one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from lockgate.operators.moments import EPOCH
+from lockgate.runtime.progress import Watcher, has_news
+from lockgate.spark.timing import write_pulse
+
+log = logging.getLogger(__name__)
+
+Report = Mapping[str, Any]
+
+_MILLISECOND = timedelta(milliseconds=1)
+_REPORT_MIN, _REPORT_MAX = timedelta(milliseconds=200), timedelta(seconds=10)
+
+
+def report_interval(idle: timedelta) -> timedelta:
+    """How often Spark has to say that it found nothing."""
+    return min(max(idle / 4, _REPORT_MIN), _REPORT_MAX)
+
+
+@dataclass
+class Heart:
+    """Decides, from the reports of a query alone."""
+
+    idle: timedelta
+    said_ms: int | None = None  # the watermark that is wanted, in milliseconds since 1970; None while events come
+    _silent_since: datetime | None = None
+    _left_at_ms: int = 0  # the watermark as the last events left it
+
+    def take(self, report: Report, *, planned_before: int) -> None:
+        """Take a report of a query that repeats epochs up to `planned_before`, and say what follows from it."""
+        began = _parse(report["timestamp"])
+        if has_news(report) or report["batchId"] <= planned_before:
+            self._silent_since = began + _MILLISECOND * (report.get("durationMs") or {}).get("triggerExecution", 0)
+            self.said_ms = None
+            return
+        if self._silent_since is None:
+            self._silent_since = began
+        watermark = _watermark_ms(report)
+        if self.said_ms is None:
+            self._left_at_ms = watermark
+        silence = began - self._silent_since
+        wanted = self._left_at_ms + silence // _MILLISECOND
+        before = self._left_at_ms if self.said_ms is None else self.said_ms
+        is_time = watermark > 0 and wanted - before >= self.idle // _MILLISECOND
+        is_heard = self.said_ms is None or watermark >= self.said_ms
+        if is_time and is_heard and _has_state(report):
+            self.said_ms = wanted
+
+
+class Heartbeat:
+    """Looks at the reports of a query, in a thread, and lets time go on when the heart says so."""
+
+    def __init__(
+        self,
+        read: Callable[[Watcher], Sequence[Report]],
+        *,
+        planned_before: Callable[[], int],
+        pulse: Path,
+        idle: timedelta,
+        job: str,
+    ) -> None:
+        self._read, self._planned_before, self._pulse, self._job = read, planned_before, pulse, job
+        self._heart = Heart(idle)
+        self._watcher = Watcher()
+        self._every = (report_interval(idle) / 2).total_seconds()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lockgate-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and leave nothing behind."""
+        self._is_over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._pulse.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        while not self._is_over.wait(self._every):
+            try:
+                reports = self._read(self._watcher)
+            except (Py4JError, PySparkException, OSError) as error:
+                # Between two queries of a run, or at its end, there is nobody to ask; silence loses nothing.
+                log.debug("job %s: no reports: %s", self._job, error)
+                continue
+            before = self._heart.said_ms
+            for report in reports:
+                if self._watcher.take(report) is not None:
+                    self._heart.take(report, planned_before=self._planned_before())
+            if self._heart.said_ms is not None and self._heart.said_ms != before:
+                write_pulse(self._pulse, self._heart.said_ms)
+
+
+def _has_state(report: Report) -> bool:
+    """Does a step wait for time? Unknown, and so perhaps, before the first epoch of a run."""
+    operators = report.get("stateOperators") or []
+    return not operators or any(operator["numRowsTotal"] for operator in operators)
+
+
+def _watermark_ms(report: Report) -> int:
+    told = (report.get("eventTime") or {}).get("watermark")
+    return 0 if told is None else (_parse(told) - EPOCH) // _MILLISECOND
+
+
+def _parse(moment: str) -> datetime:
+    return datetime.fromisoformat(moment.replace("Z", "+00:00"))

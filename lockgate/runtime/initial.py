@@ -1,0 +1,172 @@
+"""What the keys of a step begin with: `.process(fn, initial=...)`, taken in the first epoch of a checkpoint.
+
+    a file of JSON lines           {"key": [...], "state": {...}}, as `lockgate state FILE STEP --json` writes them
+    Parquet (.parquet, or a local  the key's columns, and `state` as JSON text or as a struct; without such a column
+    directory)                     all other columns are the state
+    a checkpoint                   of this job or another, whose step has the same name: what its get_state says
+
+An epoch that is repeated has to begin with the same. So what was read is kept in the checkpoint before the first epoch
+is planned, and the file is not looked at again:
+
+    no epoch is planned            read the file, keep a copy
+    the first is not committed     take the copy
+    it is committed                nothing: the state has it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from lockgate.dataflow.schema import quote
+from lockgate.dataflow.steps import Process
+from lockgate.errors import LockgateError, Refused
+from lockgate.files.system import is_known, open_system
+from lockgate.operators.statejson import as_json, key_texts
+from lockgate.planner.logical import Node
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.stateread import find_moment, read_operator
+from lockgate.spark.keyed import state_name
+from lockgate.spark.keys import Begun
+from lockgate.spark.stateful import Described
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXAMPLE = '{"key": ["a"], "state": {"total": 3}}'
+
+
+class InitialStates:
+    """The initial states of a run's steps; `checkpoint` is None where the run keeps none."""
+
+    def __init__(self, checkpoint: Checkpoint | None, spark: SparkSession, *, is_new_life: bool) -> None:
+        self._checkpoint = checkpoint
+        self._spark = spark
+        past = None if is_new_life else checkpoint
+        self._is_planned = past is not None and bool(past.epochs("offsets"))
+        self._is_committed = past is not None and bool(past.epochs("commits"))
+        self._read: dict[str, tuple[Node, Sequence[Begun]]] = {}
+
+    def find(self, node: Node, described: Described) -> Sequence[Begun] | None:
+        """What the keys of a step begin with in the epoch that comes; None where that is nothing."""
+        step = node.step
+        if not isinstance(step, Process) or step.initial is None or self._is_committed:
+            return None
+        if self._checkpoint is not None and self._is_planned:
+            copy = self._checkpoint.read(_copy(node))
+            if copy is None:
+                raise Refused(
+                    "the first epoch was planned without an initial state, and is not committed",
+                    where=f"{node.where}; checkpoint {self._checkpoint.root}",
+                    fix="take initial= away; or begin again with everything: lockgate run --new-life",
+                )
+            return [(texts, state) for texts, state in map(json.loads, copy.decode().splitlines())]
+        begun = list(_read(step.initial, node, described, self._spark))
+        self._read[node.name] = node, begun
+        return begun
+
+    def keep(self) -> None:
+        """Put a copy of what was read into the checkpoint; before the first epoch is planned."""
+        for node, begun in self._read.values() if self._checkpoint is not None else ():
+            assert self._checkpoint is not None
+            root = self._checkpoint.root
+            if not is_known(root):
+                raise Refused(
+                    f"the checkpoint {root} lies on a store whose rename is not known to be atomic, so it cannot keep"
+                    " what the first epoch began with",
+                    where=node.where,
+                    fix="put the checkpoint into a local directory or on hdfs://",
+                )
+            system = open_system(root, self._spark, node.where)
+            system.delete(_copy(node))  # of a run that ended before it planned an epoch
+            system.publish(_copy(node), "\n".join(json.dumps([list(texts), state]) for texts, state in begun).encode())
+
+
+def _copy(node: Node) -> str:
+    return f"initial/{state_name(node.name)}"
+
+
+def _read(place: str, node: Node, described: Described, spark: SparkSession) -> Iterator[Begun]:
+    local = Path(place) if not urlparse(place).scheme else None
+    if local is not None and not local.exists():
+        raise Refused(f"there is no initial state {place!r}", where=node.where, fix=f"check the path {local.resolve()}")
+    uri = place if local is None else str(local.resolve())
+    checkpoint = Checkpoint(root=uri, spark=spark)
+    if not uri.endswith((".json", ".jsonl", ".parquet")) and checkpoint.query() is not None:
+        return _read_checkpoint(checkpoint, node, described, spark)
+    if uri.endswith(".parquet") or (local is not None and local.is_dir()):
+        return _read_parquet(uri, node, described.keys, spark)
+    if local is not None:
+        # Not by splitlines, which also cuts at characters that JSON may have inside a text.
+        return _read_lines(local.read_text(encoding="utf-8").split("\n"), uri, node, len(described.keys))
+    lines = (row["value"] for row in spark.read.text(uri).toLocalIterator())
+    return _read_lines(lines, uri, node, len(described.keys))
+
+
+def _read_lines(lines: Any, place: str, node: Node, length: int) -> Iterator[Begun]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            told = json.loads(line, parse_float=Decimal)
+            key, state = told["key"], told["state"]
+            if not isinstance(key, list) or len(key) != length or not isinstance(state, dict):
+                raise ValueError(f"a key of {length} and an object as state are wanted")
+            texts = key_texts(key)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(
+                f"line {number} of the initial state is none: {type(error).__name__}: {error}",
+                where=f"{node.where}; {place}",
+                fix=f"write one key a line: {_EXAMPLE}, as `lockgate state FILE STEP --json` does",
+            ) from None
+        yield texts, line
+
+
+def _read_parquet(place: str, node: Node, keys: Mapping[str, str], spark: SparkSession) -> Iterator[Begun]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    try:
+        rows = spark.read.parquet(place)
+        names = {name.lower() for name in keys}
+        others = [name for name in rows.columns if name.lower() not in names]
+        texts = [
+            F.base64(quote(name)) if kind == "binary" else F.col(quote(name)).cast("string")
+            for name, kind in keys.items()
+        ]
+        has_state = [name.lower() for name in others] == ["state"]
+        state = F.col("state") if has_state else F.struct(*map(quote, others))
+        if has_state and isinstance(rows.schema[others[0]].dataType, StringType):
+            told = F.concat(F.lit('{"state": '), state, F.lit("}"))
+        else:
+            told = F.to_json(F.struct(state.alias("state")))
+        told = F.when(state.isNotNull(), told)
+        found = rows.select(*(text.alias(f"text_{at}") for at, text in enumerate(texts)), told.alias("told"))
+        for row in found.toLocalIterator():
+            *key, text = row
+            if text is None:
+                raise Refused(
+                    f"key {key} has no state in the initial state: `state` is null",
+                    where=f"{node.where}; {place}",
+                    fix="leave such keys out: a key that is not there begins with nothing",
+                )
+            yield key, text
+    except PySparkException as error:
+        raise Refused(
+            f"the initial state cannot be read: {str(error).splitlines()[0]}",
+            where=f"{node.where}; {place}",
+            fix=f"give it the columns {', '.join(keys)}, and `state` or columns of their own for the states",
+        ) from error
+
+
+def _read_checkpoint(checkpoint: Checkpoint, node: Node, described: Described, spark: SparkSession) -> Iterator[Begun]:
+    try:
+        for key, state in read_operator(spark, checkpoint, node, described, moment=find_moment(checkpoint, None)):
+            yield key_texts(key), json.dumps({"state": as_json(state)})
+    except LockgateError as error:
+        raise Refused(f"the initial state cannot be read: {error.what}", where=error.where, fix=error.fix) from error

@@ -1,0 +1,106 @@
+"""What Spark's own windows and joins keep, noted in the checkpoint, so that state is never read as what it is not.
+
+Spark finds the state of its operators by their numbers, and compares the types of what it finds. A window that has
+become five times as long, a sum over another column, two windows that have changed places: all of these have the same
+types. So a job notes, before its first epoch, which native steps its query runs, in the order in which Spark numbers
+them, and what each keeps:
+
+    no epoch is committed      note what this code keeps
+    else                       compare; refused where a step would go on with what another one kept
+
+The note is never changed afterwards, so that a start that Spark refuses leaves nothing behind. What state does not hang
+on may change: conditions, lateness, which sinks results go to. A step may have a new name, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from lockgate.dataflow.steps import Join, Read, WindowAggregate
+from lockgate.errors import Refused
+from lockgate.files.system import is_known, open_system
+from lockgate.planner.forms import as_sql
+from lockgate.planner.logical import LogicalGraph, Node, is_operator
+from lockgate.planner.plan import Plan
+from lockgate.runtime.checkpoints import Checkpoint
+
+_FILE = "native/steps.json"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A native step, and what its state is made of, in words."""
+
+    step: str
+    keeps: str
+
+
+class NativeSteps:
+    """Those of a run."""
+
+    def __init__(self, checkpoint: Checkpoint, planned: Plan, parts: Sequence[Sequence[str]]) -> None:
+        """Look at them.
+
+        Args:
+            parts: the steps of each part of the query, in the order in which Spark numbers them.
+        """
+        graph = planned.logical
+        self._checkpoint = checkpoint
+        self._job = planned.job
+        self._now = [kept for part in parts for name in part if (kept := _native(graph, graph.node(name))) is not None]
+
+    def check(self) -> None:
+        """Refuse a job whose native steps would go on with the state of others."""
+        noted = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
+        before = self._now if noted is None else [Kept(**one) for one in json.loads(noted)]
+        change = _change(before, self._now)
+        if change is not None:
+            raise Refused(
+                f"the state in the checkpoint is that of other steps: {change}",
+                where=f"job {self._job.name!r}, declared at {self._job.origin}; checkpoint {self._checkpoint.root}",
+                fix="bring the windows and joins back to what they were, in their old order;"
+                " or begin again with everything: lockgate run --new-life",
+            )
+
+    def keep(self) -> None:
+        """Note what they keep; before the first epoch."""
+        checkpoint = self._checkpoint
+        if not self._now or checkpoint.epochs("commits") or not is_known(checkpoint.root):
+            return
+        system = open_system(checkpoint.root, checkpoint.spark, f"checkpoint {checkpoint.root}")
+        system.delete(_FILE)  # of a run that committed nothing
+        system.write(_FILE, json.dumps([asdict(one) for one in self._now], indent=1).encode())
+
+
+def _native(graph: LogicalGraph, node: Node) -> Kept | None:
+    step = node.step
+    over = f"over {', '.join(sorted(set(_sources(graph, node))))}"
+    if isinstance(step, Join):
+        return Kept(node.name, f"{step.how} join on {', '.join(step.on)} within {step.within} {over}")
+    if isinstance(step, WindowAggregate) and not is_operator(graph, node):
+        sums = [f"{name}={' '.join(as_sql(one).split())}" for name, one in step.aggregates.items()]
+        keys = f"by {', '.join(step.keys)}" if step.keys else "one for all"
+        return Kept(node.name, f"{step.window}, {keys}: {', '.join(sums)} {over}")
+    return None
+
+
+def _sources(graph: LogicalGraph, node: Node) -> Iterator[str]:
+    if isinstance(node.step, Read):
+        yield node.name
+    for name in node.inputs:
+        yield from _sources(graph, graph.node(name))
+
+
+def _change(before: list[Kept], now: list[Kept]) -> str | None:
+    """What is not as it was, in words."""
+    names_before, names_now = ([one.step for one in kept] for kept in (before, now))
+    if len(before) != len(now):
+        return f"it has {', '.join(names_before) or 'none'}, and the job has {', '.join(names_now) or 'none'}"
+    for old, new in zip(before, now, strict=True):
+        if old.keeps != new.keeps:
+            return f"{old.step!r} was {old.keeps}, and {new.step!r} in its place is {new.keeps}"
+        if old.step != new.step and (old.step in names_now or new.step in names_before):
+            return f"{new.step!r} is where {old.step!r} was"
+    return None

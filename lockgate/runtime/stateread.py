@@ -1,0 +1,244 @@
+"""The state of a job's steps, read from its checkpoint by Spark's state reader.
+
+    metadata    which stateful operators the query has, what each calls its state, which time moves it
+    pages       of an operator of ours: the index tells what the states of a bucket are made of, pages hold them
+    rows        of Spark's own windows and joins: its own key and value columns
+
+What is read is the state as of a committed epoch; a query that runs is not disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockgate.dataflow.schema import quote
+from lockgate.dataflow.steps import Join, Keyed
+from lockgate.errors import Refused
+from lockgate.operators.contract import Clock, Key
+from lockgate.operators.evolution import adapt
+from lockgate.operators.page import read_states
+from lockgate.operators.pages import INDEX, Index
+from lockgate.operators.views import show_state
+from lockgate.planner.logical import Node, is_operator
+from lockgate.planner.plan import Plan
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.spark.keyed import state_name, time_mode
+from lockgate.spark.keys import Texts, keyed_frame, locate
+from lockgate.spark.stateful import Described
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_NATIVE = {"join": ("symmetricHashJoin",), "window": ("stateStoreSave", "sessionWindowStateStoreSaveExec")}
+
+
+# Spark is told None, and notes NoTime.
+_TIMES = {"None": "no time", "NoTime": "no time", "EventTime": "event time", "ProcessingTime": "processing time"}
+
+
+@dataclass(frozen=True)
+class StatefulOperator:
+    """An operator with state, as the checkpoint knows it."""
+
+    id: int
+    name: str
+    time: str  # what moves it; empty for Spark's own
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A committed epoch, and the times that it acted on."""
+
+    epoch: int
+    clock: Clock
+
+
+def stateful_operators(spark: SparkSession, checkpoint: Checkpoint) -> list[StatefulOperator]:
+    """The operators with state of a checkpoint's query."""
+    found: dict[int, StatefulOperator] = {}
+    for row in spark.read.format("state-metadata").load(checkpoint.root).collect():
+        told = json.loads(row["operatorProperties"] or "{}")
+        states = tuple(str(one["stateName"]) for one in told.get("stateVariables", ()))
+        found[row["operatorId"]] = StatefulOperator(
+            id=row["operatorId"], name=row["operatorName"], time=str(told.get("timeMode", "")), states=states
+        )
+    return [found[number] for number in sorted(found)]
+
+
+def kept_states(spark: SparkSession, checkpoint: Checkpoint, planned: Plan) -> dict[str, StatefulOperator]:
+    """What the checkpoint keeps of our own steps: the operators that have it, by the names of the states."""
+    has_any = any(is_operator(planned.logical, node) for node in planned.logical.nodes)
+    if not has_any or not checkpoint.epochs("commits"):
+        return {}
+    return {name: one for one in stateful_operators(spark, checkpoint) for name in one.states}
+
+
+def check_state(
+    checkpoint: Checkpoint, planned: Plan, operators: Mapping[str, Described], found: Mapping[str, StatefulOperator]
+) -> None:
+    """Refuse, before anything runs, a plan that would read the state in the checkpoint as what it is not.
+
+    What each step keeps is compared where it is read, in the first epoch.
+    """
+    epochs = checkpoint.epochs("offsets")
+    if not epochs or not any(isinstance(node.step, Keyed | Join) for node in planned.logical.nodes):
+        return
+    kept, asked = _settings(checkpoint, epochs[-1]).get("conf", {}).get(_PARTITIONS), planned.physical.state_partitions
+    if kept is not None and int(kept) != asked:
+        raise Refused(
+            f"the state in the checkpoint is dealt out to {kept} tasks, and {asked} are asked for: keys would not be"
+            " found again",
+            where=f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}",
+            fix=f"say .parallel({kept}); or begin again with everything: lockgate run --new-life",
+        )
+    for name, described in operators.items():
+        operator, now = found.get(state_name(name)), _TIMES[time_mode(described.operator.time)]
+        before = now if operator is None else _TIMES[operator.time]
+        if before != now:
+            raise Refused(
+                f"the state in the checkpoint is moved by {before}, and would be moved by {now} now, which Spark"
+                " cannot change",
+                where=planned.logical.node(name).where,
+                fix="bring the step back to what it was (event time, timers and times to live decide this);"
+                " or begin again with everything: lockgate run --new-life",
+            )
+
+
+def find_moment(checkpoint: Checkpoint, epoch: int | None) -> Moment:
+    """The epoch that is asked for, or the last one that is committed."""
+    where = f"checkpoint {checkpoint.root}"
+    if checkpoint.query() is None:
+        raise Refused("there is no checkpoint", where=where, fix="run the job first, or name its place: --checkpoint")
+    known = checkpoint.epochs("commits")
+    if not known:
+        raise Refused("no epoch is committed yet, so there is no state", where=where, fix="let the job run first")
+    if epoch is not None and epoch not in known:
+        raise Refused(
+            f"the checkpoint has no epoch {epoch}", where=where, fix=f"it has the epochs {known[0]} to {known[-1]}"
+        )
+    number = known[-1] if epoch is None else epoch
+    told = _settings(checkpoint, number)
+    watermark = max(int(told.get("batchWatermarkMs", 0)), 0) * 1000
+    wall = int(told.get("batchTimestampMs", 0)) * 1000
+    return Moment(epoch=number, clock=Clock(before=watermark, now=watermark, wall=wall))
+
+
+def _settings(checkpoint: Checkpoint, epoch: int) -> dict[str, Any]:
+    """The time and the settings of an epoch, as Spark logs them beside its offsets."""
+    lines = (checkpoint.read(f"offsets/{epoch}") or b"").decode().splitlines()
+    return dict(json.loads(lines[1])) if len(lines) > 1 else {}
+
+
+def read_operator(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    node: Node,
+    described: Described,
+    *,
+    moment: Moment,
+    key: Texts | None = None,
+) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """What an operator of ours keeps for every key, or for one."""
+    name = state_name(node.name)
+    found = [one for one in stateful_operators(spark, checkpoint) if name in one.states]
+    if not found:
+        raise Refused(
+            f"the checkpoint holds no state of {node.kind} {node.name!r}",
+            where=f"{node.where}; checkpoint {checkpoint.root}",
+            fix="the step had another name when it ran, or has not run yet",
+        )
+    # Where several outputs go through a step it may run several times, each with the same state.
+    rows = _read(spark, checkpoint, found[0].id, moment).option("stateVarName", name).load(checkpoint.root)
+    cells = rows.selectExpr("partition_id", "user_map_key.name AS name", "user_map_value.content AS content")
+    indexes = {row["partition_id"]: Index(row["content"]) for row in cells.where(f"name = '{INDEX}'").collect()}
+    evolutions = {
+        partition: adapt(index.declared, described.declared, where=node.where)
+        for partition, index in indexes.items()
+        if index.declared is not None
+    }
+    wanted = None
+    pages = cells.where(f"name <> '{INDEX}'")
+    if key is not None:
+        number, wanted = locate(spark, key, described.keys, where=node.where)
+        pages = cells.where(cells["name"].isin([index.cell_of(number) for index in indexes.values()]))
+    for row in pages.toLocalIterator():
+        for one, state in read_states(row["content"]):
+            if wanted is None or repr(one) == repr(wanted):
+                now = evolutions[row["partition_id"]](state) if described.states else state
+                yield one, show_state(described.operator, one, now, moment.clock)
+
+
+def read_native(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    node: Node,
+    planned: Plan,
+    *,
+    moment: Moment,
+    key: Texts | None = None,
+) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """What Spark's own operator keeps for every key, or for one: its rows, as they are."""
+    kind = "join" if isinstance(node.step, Join) else "window"
+    keys = node.step.on if isinstance(node.step, Join) else getattr(node.step, "keys", ())
+    found = [one for one in stateful_operators(spark, checkpoint) if one.name in _NATIVE[kind]]
+    others = [other for other in planned.logical.nodes if _native_kind(other, planned) == kind]
+    if not found or len(others) > 1:
+        raise Refused(
+            f"Spark does not say which state is that of {node.kind} {node.name!r}",
+            where=f"{node.where}; checkpoint {checkpoint.root}",
+            fix='read it with spark.read.format("statestore").option("operatorId", N), of which'
+            f" the checkpoint has {', '.join(str(one.id) for one in found) or 'none'}",
+        )
+    reader = _read(spark, checkpoint, found[0].id, moment)
+    sides = ("left", "right") if kind == "join" else (None,)
+    gathered: dict[Key, list[dict[str, Any]]] = {}
+    for side in sides:
+        rows = (reader if side is None else reader.option("joinSide", side)).load(checkpoint.root)
+        if key:
+            rows = _of_key(spark, rows, key, keys, where=node.where)
+        for one, value in _as_pairs(rows, len(keys)):
+            shown = value if side is None else {"side": side, **value}
+            gathered.setdefault(one, []).append(shown)
+    for one, values in gathered.items():
+        yield one, {"rows": values}
+
+
+def _native_kind(node: Node, planned: Plan) -> str | None:
+    if isinstance(node.step, Join):
+        return "join"
+    return "window" if isinstance(node.step, Keyed) and not is_operator(planned.logical, node) else None
+
+
+def _of_key(spark: SparkSession, rows: DataFrame, key: Texts, names: Sequence[str], *, where: str) -> DataFrame:
+    """The rows of one key, which comes as text; what it means, and what equals it, is Spark's to say."""
+    from pyspark.sql import functions as F
+
+    # In its state Spark calls the columns of a key as it likes.
+    fields = rows.select("key.*").schema.fields[: len(names)]
+    kinds = {name: field.dataType.simpleString() for name, field in zip(names, fields, strict=True)}
+    wanted = keyed_frame(spark, [(key, "")], kinds, where=where).select(F.struct(*map(quote, names)).alias("wanted"))
+    found = rows.crossJoin(F.broadcast(wanted))
+    for name, field in zip(names, fields, strict=True):
+        found = found.where(F.col("key")[field.name].eqNullSafe(F.col("wanted")[name]))
+    return found.drop("wanted")
+
+
+def _as_pairs(rows: DataFrame, length: int) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """The columns of the key, and the rest: what else is in Spark's key (a window), and its value."""
+    from pyspark.sql import functions as F
+
+    # Field by field: a join keeps more in its rows than it tells the columns of.
+    told = [F.to_json(F.struct(f"{name}.*"), {"ignoreNullFields": "false"}) for name in ("key", "value")]
+    for key, value in rows.select(*told).toLocalIterator():
+        parts = list(json.loads(key).items())
+        yield tuple(part for _, part in parts[:length]), {**dict(parts[length:]), **json.loads(value)}
+
+
+def _read(spark: SparkSession, checkpoint: Checkpoint, operator: int, moment: Moment) -> Any:
+    reader = spark.read.format("statestore").option("operatorId", operator)
+    return reader.option("batchId", moment.epoch)

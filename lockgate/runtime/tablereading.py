@@ -1,0 +1,169 @@
+"""Read a small table whole, as one snapshot: the declared columns, exactly, or an error that says what is wrong.
+
+Files are read by Spark, on any file system that it reaches; a table in PostgreSQL by one statement, which sees one
+state of it. A value that does not fit its declared type is refused and never bent. Every worker will hold all of it,
+so its size has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lockgate.dataflow.table import FileTable, PostgresTable, ReadTable, TableRows
+from lockgate.errors import Failed, InvariantBroken, LockgateError, Refused
+from lockgate.failures import first_cause
+from lockgate.postgres.connect import connect, told
+from lockgate.postgres.tables import TableColumn, find_table, parse_name
+from lockgate.runtime.snapshots import Snapshot, take_snapshot
+from lockgate.spark.tables import schema_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ROWS_MAX = 1_000_000
+BYTES_MAX = 128 * 1024 * 1024
+"""The most that a table may be; every worker process holds it once, and an index of its keys."""
+
+_PATIENCE = timedelta(seconds=5)
+_TEXTS = ("string", "char", "varchar")
+
+
+def read_snapshot(step: ReadTable, spark: SparkSession, where: str) -> Snapshot:
+    """The table as it is now."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    sink = pa.BufferOutputStream()
+    parquet.write_table(_read(step.rows, spark, where), sink, compression="zstd")
+    return take_snapshot(sink.getvalue().to_pybytes())
+
+
+def _read(rows: TableRows, spark: SparkSession, where: str) -> pa.Table:
+    schema = schema_of(rows)
+    if isinstance(rows, FileTable):
+        return _fitted(_read_files(rows, schema, spark, where), schema, where)
+    if isinstance(rows, PostgresTable):
+        return _fitted(_read_postgres(rows, schema, where), schema, where)
+    raise InvariantBroken(f"nobody can read a {type(rows).__name__}", where=where, fix="report this")
+
+
+def _read_files(rows: FileTable, schema: StructType, spark: SparkSession, where: str) -> pa.Table:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        frame = _frame(rows, schema, spark, where)
+        return frame.limit(ROWS_MAX + 1).toArrow()
+    except (PySparkException, Py4JError) as error:
+        raise Failed(
+            f"{rows.path} cannot be read as {rows.format} of ({rows.schema}): {first_cause(str(error))}",
+            where=where,
+            fix="correct the path, the format or the schema of the table, or the file itself",
+        ) from error
+
+
+def _frame(rows: FileTable, schema: StructType, spark: SparkSession, where: str) -> DataFrame:
+    options = {"mode": "FAILFAST"}
+    if rows.format == "csv":
+        # A header is compared with the schema, so that a column which moved is found and not taken for another.
+        options |= {"header": str(rows.header).lower(), "enforceSchema": "false"}
+    if rows.format == "parquet":
+        # Spark would give null for a column that the files do not have.
+        names = {name.lower() for name in spark.read.parquet(rows.path).columns}
+        lacking = [name for name in schema.names if name.lower() not in names]
+        if lacking:
+            raise _lacks(lacking, f"the file {rows.path}", where)
+    return spark.read.format(rows.format).schema(schema).options(**options).load(rows.path)
+
+
+def _read_postgres(rows: PostgresTable, schema: StructType, where: str) -> list[list[Any]]:
+    """The columns, as lists of values."""
+    from psycopg.sql import SQL, Identifier, Literal
+
+    name = parse_name(rows.table, where)
+    with connect(rows.dsn, where=where, name="lockgate table", patience=_PATIENCE) as connection, told(where=where):
+        found = find_table(connection, name, rights=("SELECT",))
+        if found is None:
+            raise Refused(
+                f"there is no table {name}, or it is not in the search path",
+                where=where,
+                fix="correct table= or the dsn",
+            )
+        if found.lacking:
+            raise Refused(
+                f"the user has no right to read table {name}", where=where, fix="GRANT SELECT on it to that user"
+            )
+        columns = [_column(name, found.columns) for name in schema.names]
+        lacking = [name for name, column in zip(schema.names, columns, strict=True) if column is None]
+        if lacking:
+            raise _lacks(lacking, f"table {name}", where)
+        chosen = [
+            SQL("{}::text" if field.dataType.typeName() in _TEXTS else "{}").format(Identifier(column.name))
+            for field, column in zip(schema.fields, columns, strict=True)
+            if column is not None
+        ]
+        statement = SQL("SELECT {} FROM {} LIMIT {}").format(
+            SQL(", ").join(chosen), found.name.sql, Literal(ROWS_MAX + 1)
+        )
+        values = connection.execute(statement).fetchall()
+    return [list(column) for column in zip(*values, strict=True)] or [[] for _ in chosen]
+
+
+def _fitted(columns: pa.Table | Sequence[Sequence[Any]], schema: StructType, where: str) -> pa.Table:
+    """The columns in exactly the declared types."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    arrays = []
+    for field, column in zip(wanted, columns.columns if isinstance(columns, pa.Table) else columns, strict=True):
+        _refuse_bent(column, field, where)
+        try:
+            made = column.cast(field.type) if isinstance(column, pa.ChunkedArray) else pa.array(column, type=field.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise _misfit(f"does not fit {field.type}: {str(error).splitlines()[0]}", field.name, where) from error
+        if made.null_count and not field.nullable:
+            raise _misfit("is declared NOT NULL, and there are nulls in it", field.name, where)
+        arrays.append(made)
+    rows = pa.table(arrays, names=wanted.names)
+    if len(rows) > ROWS_MAX or rows.nbytes > BYTES_MAX:
+        size = f"more than {ROWS_MAX:,} rows" if len(rows) > ROWS_MAX else f"{rows.nbytes / 2**20:,.0f} MB"
+        raise Refused(
+            f"the table is too large, {size}: every worker holds all of it, so at most {ROWS_MAX:,} rows and"
+            f" {BYTES_MAX // 2**20} MB are taken",
+            where=where,
+            fix="leave columns out of its schema, name a smaller file or a view; or make a stream of it and join that"
+            " within= a time",
+        )
+    return rows
+
+
+def _refuse_bent(values: Iterable[Any], field: pa.Field, where: str) -> None:
+    """Refuse what Arrow would cut off in silence: the fraction of a number, the time of a day."""
+    from pyarrow import ChunkedArray, types
+
+    kind = int if types.is_integer(field.type) else date if types.is_date(field.type) else None
+    if kind is not None and not isinstance(values, ChunkedArray):  # Spark gives what was asked for
+        wrong = next((value for value in values if value is not None and type(value) is not kind), None)
+        if wrong is not None:
+            raise _misfit(f"does not fit {field.type}: {wrong!r}", field.name, where)
+
+
+def _column(name: str, columns: Sequence[TableColumn]) -> TableColumn | None:
+    exact = [column for column in columns if column.name == name]
+    alike = exact or [column for column in columns if column.name.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _lacks(names: Sequence[str], what: str, where: str) -> Refused:
+    return Refused(f"{what} lacks the column {', '.join(names)}", where=where, fix="correct the schema of the table")
+
+
+def _misfit(what: str, column: str, where: str) -> LockgateError:
+    return Failed(
+        f"column {column!r} of the table {what}", where=where, fix="correct the schema of the table, or its rows"
+    )

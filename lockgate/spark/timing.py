@@ -1,0 +1,262 @@
+"""Time in Spark's native form: watermarks, events whose time cannot be used, late events, and time that goes on.
+
+A watermark is told by one operator, and what may stand before and behind it is told here:
+
+    check       an event without a time, beyond the years that people and Python know, or too far ahead of the epoch's
+                clock, stops the job and is named; behind the watermark it would be too late, one bad clock would have
+                closed all windows
+    beats       rows that carry nothing but a time, from a source of their own; they move the watermark of a stream
+                that is silent, and end right behind it
+    watermark   Spark's own
+    wall        a filter that Spark may not move: one of the author's, evaluated before the watermark, would make it
+                stand still wherever all rows of an epoch are filtered away
+
+The clock of an epoch (`current_timestamp()`) is logged with its offsets, and so is the place in the source of beats. A
+repeated epoch tells the same time.
+
+Late events of a native window are what Spark drops: those whose window ended at or before the watermark of the epoch
+before. Nothing inside a query knows that watermark, so all events pass, with the end of their window in a hidden
+column, and the run cuts them off (`runtime.late`).
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lockgate.dataflow.duration import as_people_text, as_spark_text
+from lockgate.dataflow.endpoints import POSITION, Sink, SinkAbility
+from lockgate.dataflow.eventtime import EventTime
+from lockgate.dataflow.schema import quote
+from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TimeWindow
+from lockgate.guarantees import Delivery
+from lockgate.planner.flow import MISSED
+from lockgate.sources.parsing import stop_where
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+UNTIL_MS = "until_ms"
+"""The name in the offsets of beats, by which their source is told from all others."""
+
+_BEAT = "__beat"
+_FIRST, _LAST = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
+
+
+def tell_time(
+    frame: DataFrame, time: EventTime, *, hidden: Sequence[str], where: str, beats: DataFrame | None
+) -> DataFrame:
+    """The frame with a watermark; `beats` are those of `read_beats`, where the time has to go on in silence."""
+    from pyspark.sql import functions as F
+
+    if time.is_arrival:
+        frame = frame.withColumn(time.column, F.current_timestamp())
+    else:
+        frame = frame.where(_stop_at_unusable(frame, time, hidden, where))
+    columns = frame.columns
+    is_event = F.lit(True)
+    if beats is not None:
+        frame = frame.withColumn(_BEAT, F.lit(False)).unionByName(_as_beats(frame, time, beats))
+        is_event = ~F.col(_BEAT)
+    timed = frame.withWatermark(time.column, as_spark_text(time.lateness))
+    # In one expression with a function that is not deterministic: Spark moves the parts of a condition one by one.
+    wall = F.when(F.spark_partition_id() >= 0, is_event).otherwise(F.lit(False))
+    return timed.where(wall).select(*map(quote, columns))
+
+
+def _stop_at_unusable(frame: DataFrame, time: EventTime, hidden: Sequence[str], where: str) -> Column:
+    from pyspark.sql import functions as F
+
+    at = F.col(quote(time.column))
+    reason = F.when(at.isNull(), F.lit(f"{time.column} is null, and an event without a time is in no window"))
+    far = F.concat(
+        F.lit(f"{time.column} is "),
+        at.cast("string"),
+        F.lit(", which is not within the years 1 to 9999: are these milliseconds, read as seconds?"),
+    )
+    reason = reason.when(~at.between(F.expr(_FIRST), F.expr(_LAST)), far)
+    if time.max_ahead is not None:
+        told = F.concat(
+            F.lit(f"{time.column} is "),
+            at.cast("string"),
+            F.lit(f", more than {as_people_text(time.max_ahead)} ahead of the epoch's clock, "),
+            F.current_timestamp().cast("string"),
+        )
+        reason = reason.when(at > F.current_timestamp() + F.expr(_interval(time.max_ahead)), told)
+    row = F.to_json(F.struct(*(F.col(quote(name)) for name in frame.columns if name not in hidden)))
+    part, place = _place(frame)
+    return stop_where(reason, row=row, where=where, kind="time", part=part, at=place)
+
+
+def _place(frame: DataFrame) -> tuple[Column, Column]:
+    """Where a row came from, out of columns that cost nothing to have until a row has to be named.
+
+    POSITION says it of every row, but is made row by row as soon as anybody looks at it.
+    """
+    from pyspark.sql import functions as F
+
+    nowhere = F.lit(-1).cast("bigint")
+    names = set(frame.columns)
+    if {"_topic", "_partition", "_offset"} <= names:
+        partition = F.col("_partition").cast("string")
+        return F.concat(F.lit("topic "), F.col("_topic"), F.lit(", partition "), partition), F.col("_offset")
+    if "_file" in names:
+        return F.concat(F.lit("file "), F.col("_file")), nowhere
+    if POSITION in names:
+        position = F.col(POSITION)
+        return F.concat_ws(", ", position["source"], position["part"]), position["at"]
+    return F.lit("an unknown place"), nowhere
+
+
+def _as_beats(frame: DataFrame, time: EventTime, beats: DataFrame) -> DataFrame:
+    """Beats in the columns of a stream: all null, but for the time that brings the watermark where it should be."""
+    from pyspark.sql import functions as F
+
+    until = F.timestamp_millis(F.col(UNTIL_MS))
+    at = F.current_timestamp() if time.is_arrival else until + F.expr(_interval(time.lateness))
+    return beats.select(
+        *(
+            (at if field.name.lower() == time.column.lower() else F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in frame.schema.fields
+        ),
+        F.lit(True).alias(_BEAT),
+    )
+
+
+def _interval(duration: timedelta) -> str:
+    return f"INTERVAL '{as_spark_text(duration).split()[0]}' MICROSECOND"
+
+
+# Beats
+
+
+def new_pulse() -> Path:
+    """A file of this run's own, which says how far time has gone on; there is none until it has."""
+    return Path(tempfile.gettempdir()) / f"lockgate-pulse-{uuid4().hex}"
+
+
+def write_pulse(pulse: Path, until_ms: int) -> None:
+    """Say how far time has gone on."""
+    aside = pulse.with_suffix(".new")
+    aside.write_text(str(until_ms))
+    aside.replace(pulse)
+
+
+def read_beats(spark: SparkSession, pulse: Path) -> DataFrame:
+    """The stream of beats: one row whenever the pulse has moved, with the watermark that is wanted.
+
+    An offset is that watermark itself, so a repeated epoch needs nothing but Spark's own log. Spark asks for the newest
+    offset in a process beside the driver, and the pulse is a file there.
+    """
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+    name = f"lockgate_beats_{pulse.name.rsplit('-', 1)[-1]}"
+
+    class Beat(InputPartition):
+        def __init__(self, until_ms: int) -> None:
+            self.until_ms = until_ms
+
+    class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            return {UNTIL_MS: 0}
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            pass  # a run that ends has no silence to wait for, and no pulse
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            return ReadAllAvailable()
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+            try:
+                return {UNTIL_MS: max(start[UNTIL_MS], int(pulse.read_text()))}
+            except FileNotFoundError:
+                return start
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+            return [Beat(end[UNTIL_MS])] if end[UNTIL_MS] > start[UNTIL_MS] else []
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            assert isinstance(partition, Beat)
+            yield (partition.until_ms,)
+
+    class Beats(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return f"{UNTIL_MS} BIGINT"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return Reader()
+
+    spark.dataSource.register(Beats)
+    return spark.readStream.format(name).load()
+
+
+# Windows, and the events that missed them
+
+
+def window_of(window: TimeWindow, column: str) -> Column:
+    """The windows of a row, as Spark's struct of start and end; a row of several windows becomes several rows."""
+    from pyspark.sql import functions as F
+
+    if isinstance(window, SessionWindow):
+        return F.session_window(F.col(quote(column)), as_spark_text(window.gap))
+    every = as_spark_text(window.every) if isinstance(window, SlidingWindow) else None
+    return F.window(quote(column), as_spark_text(window.size), every)
+
+
+def late_candidates(frame: DataFrame, window: TimeWindow, time: EventTime) -> DataFrame:
+    """All rows, each with the window that it would miss if it were late, and the end of it in MISSED.
+
+    A session has no end before it is over: what is late for it is an event whose own [time, time + gap) has ended.
+    """
+    from pyspark.sql import functions as F
+
+    at = F.col(quote(time.column))
+    if isinstance(window, SessionWindow):
+        missed = F.struct(at.alias("start"), (at + F.expr(_interval(window.gap))).alias("end"))
+    else:
+        missed = window_of(window, time.column)
+    columns = [F.col(quote(name)) for name in frame.columns]
+    return frame.select(*columns, missed.alias("__window")).select(
+        *columns,
+        F.col("__window.start").alias("window_start"),
+        F.col("__window.end").alias("window_end"),
+        F.col("__window.end").alias(MISSED),
+    )
+
+
+@dataclass(frozen=True)
+class LateLog(Sink):
+    """Late events into the log: one warning an epoch, with their number and one of them."""
+
+    where: str
+
+    @property
+    def ability(self) -> SinkAbility:
+        return SinkAbility(
+            delivery=Delivery.PLAIN, reason="a repeated epoch warns again", cure="declare late=Late.TO_SIDE_OUTPUT"
+        )
+
+    def columns_needed(self) -> Sequence[str]:
+        return ()
+
+    def write(self, rows: DataFrame, epoch: int) -> None:
+        from pyspark.sql import functions as F
+
+        text = F.to_json(F.struct("*"))
+        counted = rows.agg(F.count(F.lit(1)).alias("count"), F.min(text).alias("example")).head()
+        if counted is not None and counted["count"]:
+            log.warning("%s: epoch %d: %d late, one is %s", self.where, epoch, counted["count"], counted["example"])

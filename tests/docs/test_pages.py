@@ -1,0 +1,93 @@
+"""The blocks of these pages run as they stand there, and every stream in them plans."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockgate import FileSink, Guarantee, Job, Plan, Stream, explain, plan
+from lockgate.dataflow.steps import LateEvents, Step, Timed
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("JOINS.md", "PATTERNS.md", "STATE.md", "TIME.md", "WINDOWS.md")
+
+
+def plans_of(page: str) -> dict[str, Plan]:
+    """Run the blocks of a page one after the other; a plan for every stream that they name."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)  # noqa: S102 - the pages are ours
+    streams = {name: one for name, one in names.items() if isinstance(one, Stream)}
+    late = [one for one in streams.values() if isinstance(one.step, LateEvents)]
+    # Beside each the late events of the same time: where they are declared, a job has to take them.
+    taken = {
+        name: [other for other in late if times_of(other.step) & times_of(one.step)] for name, one in streams.items()
+    }
+    return {
+        name: plan(
+            Job(
+                "page",
+                one.to("out", FileSink(path="out")),
+                *(
+                    other.to(f"late {number}", FileSink(path=f"late {number}"))
+                    for number, other in enumerate(taken[name])
+                ),
+                guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+            )
+        )
+        for name, one in streams.items()
+    }
+
+
+def times_of(step: Step) -> set[Step]:
+    """The steps before this one that tell the time."""
+    return {step} if isinstance(step, Timed) else {time for before in step.inputs for time in times_of(before)}
+
+
+def forms_of(page: str) -> dict[str, str]:
+    """How the keyed step of each stream of a page runs."""
+    kinds = ("window", "rolling", "process", "detect")
+    return {
+        name: step.execution
+        for name, planned in plans_of(page).items()
+        for node in planned.logical.nodes
+        for step in planned.physical.steps
+        if node.kind in kinds and step.name == node.name
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_stream_of_a_page_reaches_what_it_declares(page: str) -> None:
+    planned = plans_of(page)
+    assert len(planned) >= 3
+    assert [name for name, one in planned.items() if one.refusal() is not None] == []
+
+
+def test_the_windows_run_natively_and_in_python_as_the_page_says() -> None:
+    forms = forms_of("WINDOWS.md")
+    native = {name for name, execution in forms.items() if execution == "native"}
+    assert native == {"minutes", "last_hour", "bursts"}
+    assert forms.keys() - native >= {"hundreds", "latest", "cycles", "medians", "spread", "early", "often", "corrected"}
+
+
+@pytest.mark.parametrize("page", ["STATE.md", "PATTERNS.md"])
+def test_state_and_patterns_run_in_python(page: str) -> None:
+    assert {*forms_of(page).values()} == {"Python"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
+    assert targets
+    assert [target for target in targets if not (DOCS / target).exists()] == []
+
+
+def test_the_exchanges_of_joins_are_as_the_page_says() -> None:
+    told = re.findall(r"```text\n(.*?)```", (DOCS / "JOINS.md").read_text(), re.DOTALL)
+    planned = plans_of("JOINS.md")
+    assert len(told) == 2
+    for name, exchanges in zip(("paid", "with_country"), told, strict=True):
+        assert exchanges in explain(planned[name].job)
