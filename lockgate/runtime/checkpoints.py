@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Past:
+    """What a query finds in its checkpoint when it starts."""
+
+    planned: int = -1  # the newest epoch that was planned, and may be repeated
+    watermark_ms: int = 0  # the watermark that the epoch behind the last one acts on, since 1970
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The files of a checkpoint; `spark` is needed only for one that does not lie on this machine's disk."""
 
@@ -63,6 +71,18 @@ class Checkpoint:
             system, path = self._remote(log)
             names = [one.getPath().getName() for one in system.listStatus(path)] if system.exists(path) else []
         return sorted(int(name) for name in names if name.isdigit())
+
+    def past(self) -> Past:
+        """What a query that starts now finds."""
+        planned, ended = self.epochs("offsets"), self.epochs("commits")
+        told = [self._told(f"offsets/{planned[-1]}", "batchWatermarkMs")] if planned else []
+        told += [self._told(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
+        return Past(planned=max(planned, default=-1), watermark_ms=max(told, default=0))
+
+    def _told(self, name: str, what: str) -> int:
+        """A number in the second line of a file of Spark's logs; 0 where it says nothing."""
+        lines = (self.read(name) or b"").decode().splitlines()
+        return int(json.loads(lines[1]).get(what, 0)) if len(lines) > 1 else 0
 
     def digest(self, epoch: int) -> str | None:
         """SHA-256 of an epoch's offsets, None where the checkpoint has none for it (any more)."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from lockgate.kafka.wire import hosts_of
-from lockgate.runtime.checkpoints import running_query
+from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.tables import Tables
@@ -43,7 +43,7 @@ class EpochWriter:
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
     first_error: list[Exception] = field(default_factory=list)
-    planned_before: int = -1  # the newest epoch that was planned when the query started, and may be repeated
+    past: Past = field(default_factory=Past)  # what the query found when it started
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
 
     def write(self, rows: DataFrame, epoch: int) -> None:

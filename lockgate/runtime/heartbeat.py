@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.operators.moments import EPOCH
+from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.progress import Watcher, has_news
 from lockgate.spark.timing import write_pulse
 
@@ -50,16 +51,16 @@ class Heart:
     _silent_since: datetime | None = None
     _left_at_ms: int = 0  # the watermark as the last events left it
 
-    def take(self, report: Report, *, planned_before: int) -> None:
-        """Take a report of a query that repeats epochs up to `planned_before`, and say what follows from it."""
+    def take(self, report: Report, *, past: Past) -> None:
+        """Take a report of a query that began with `past`, and say what follows from it."""
         began = _parse(report["timestamp"])
-        if has_news(report) or report["batchId"] <= planned_before:
+        if has_news(report) or report["batchId"] <= past.planned:
             self._silent_since = began + _MILLISECOND * (report.get("durationMs") or {}).get("triggerExecution", 0)
             self.said_ms = None
             return
         if self._silent_since is None:
             self._silent_since = began
-        watermark = _watermark_ms(report)
+        watermark = _watermark_ms(report, past)
         if self.said_ms is None:
             self._left_at_ms = watermark
         silence = began - self._silent_since
@@ -78,12 +79,12 @@ class Heartbeat:
         self,
         read: Callable[[Watcher], Sequence[Report]],
         *,
-        planned_before: Callable[[], int],
+        past: Callable[[], Past],
         pulse: Path,
         idle: timedelta,
         job: str,
     ) -> None:
-        self._read, self._planned_before, self._pulse, self._job = read, planned_before, pulse, job
+        self._read, self._past, self._pulse, self._job = read, past, pulse, job
         self._heart = Heart(idle)
         self._watcher = Watcher()
         self._every = (report_interval(idle) / 2).total_seconds()
@@ -115,7 +116,7 @@ class Heartbeat:
             before = self._heart.said_ms
             for report in reports:
                 if self._watcher.take(report) is not None:
-                    self._heart.take(report, planned_before=self._planned_before())
+                    self._heart.take(report, past=self._past())
             if self._heart.said_ms is not None and self._heart.said_ms != before:
                 write_pulse(self._pulse, self._heart.said_ms)
 
@@ -126,9 +127,10 @@ def _has_state(report: Report) -> bool:
     return not operators or any(operator["numRowsTotal"] for operator in operators)
 
 
-def _watermark_ms(report: Report) -> int:
+def _watermark_ms(report: Report, past: Past) -> int:
+    """The watermark; before its first epoch a query does not tell it, and acts on what its checkpoint has."""
     told = (report.get("eventTime") or {}).get("watermark")
-    return 0 if told is None else (_parse(told) - EPOCH) // _MILLISECOND
+    return past.watermark_ms if told is None else (_parse(told) - EPOCH) // _MILLISECOND
 
 
 def _parse(moment: str) -> datetime:

@@ -131,7 +131,7 @@ class Run:
 
     def _is_caught_up(self, news: Progress) -> bool:
         """Has a query that runs epochs for ever read all? One that it repeats was empty then, and may not be now."""
-        return self._ends_in_silence and self._watcher.is_silent and news.epoch > self._writer.planned_before
+        return self._ends_in_silence and self._watcher.is_silent and news.epoch > self._writer.past.planned
 
     def _has_restarted(self) -> bool:
         """Start the query again, where its end was only that of one try of an epoch."""
@@ -270,7 +270,7 @@ def run(
 
         def begin() -> StreamingQuery:
             tables.begin()
-            writer.planned_before = max(Checkpoint(root=place, spark=spark).epochs("offsets"), default=-1)
+            writer.past = Checkpoint(root=place, spark=spark).past()
             return _start(planned, compiled, place, until_caught_up, writer)
 
         query = begin()
@@ -290,7 +290,7 @@ def run(
     if compiled.pulse is not None and idle is not None and not until_caught_up:
         started._heartbeat = Heartbeat(
             started._reports,
-            planned_before=lambda: writer.planned_before,
+            past=lambda: writer.past,
             pulse=compiled.pulse,
             idle=idle,
             job=job.name,

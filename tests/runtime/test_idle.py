@@ -13,11 +13,13 @@ from kafka import KafkaProducer
 
 from lockgate import FileSource, Guarantee, Job, KafkaSource, MemorySink, Run, Stream, run, stream, windows
 from lockgate.kafka.topics import create_topics
+from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.heartbeat import Heart, Heartbeat, report_interval
 from lockgate.runtime.progress import count_events, count_lag
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 IDLE = timedelta(seconds=10)
+NOTHING = Past()  # a query without a checkpoint
 VALUE = "k STRING, v INT, at TIMESTAMP"
 
 
@@ -46,11 +48,11 @@ def report(
     }
 
 
-def said(*reports: dict[str, Any], planned_before: int = -1) -> list[float | None]:
+def said(*reports: dict[str, Any], past: Past = NOTHING) -> list[float | None]:
     """What a heart has said after each report, in seconds of the day."""
     heart, found = Heart(IDLE), []
     for one in reports:
-        heart.take(one, planned_before=planned_before)
+        heart.take(one, past=past)
         told = None if heart.said_ms is None else heart.said_ms / 1000 - BEGIN.timestamp()
         found.append(told)
     return found
@@ -96,9 +98,9 @@ def test_an_epoch_that_is_repeated_behind_an_outage_is_no_silence(tmp_path: Path
     # Epoch 160 was planned without events; what came while it failed is in the next one.
     reports = report(100, rows=5), report(105, watermark=50), report(160, watermark=50), report(171, watermark=50)
     assert said(*reports) == [None, None, 110, 110]
-    assert said(*reports, planned_before=160) == [None, None, None, 61]
+    assert said(*reports, past=Past(planned=160)) == [None, None, None, 61]
     pulse = tmp_path / "pulse"
-    heartbeat = Heartbeat(lambda watcher: reports, planned_before=lambda: 160, pulse=pulse, idle=IDLE, job="idle")
+    heartbeat = Heartbeat(lambda watcher: reports, past=lambda: Past(planned=160), pulse=pulse, idle=IDLE, job="idle")
     heartbeat.start()
     try:
         deadline = time.monotonic() + 60
@@ -113,8 +115,14 @@ def test_an_epoch_that_is_repeated_behind_an_outage_is_no_silence(tmp_path: Path
 def test_nothing_is_said_where_no_step_waits_for_time_or_nobody_knows_it() -> None:
     assert said(report(100, rows=5), report(111, watermark=50, state=0)) == [None, None]
     assert said(report(100, rows=5), report(111)) == [None, None]
-    # Before its first epoch a run does not know what its state holds.
-    assert said(report(100, watermark=50, state=None), report(111, watermark=50, state=None)) == [None, 61]
+
+
+def test_before_its_first_epoch_a_run_has_the_time_of_its_checkpoint() -> None:
+    # It does not know yet what its state holds, either.
+    reports = report(100, state=None), report(111, state=None)
+    left_ms = int(BEGIN.timestamp() + 50) * 1000
+    assert said(*reports, past=Past(planned=7, watermark_ms=left_ms)) == [None, 61]
+    assert said(*reports, past=Past(planned=7)) == [None, None]
 
 
 def test_beats_are_no_events() -> None:
@@ -213,6 +221,23 @@ def test_the_windows_of_a_stream_that_stops_are_closed_also_by_a_later_run(input
         second.stop()
     assert counted(sink) == [("a", 0, 2), ("b", 0, 1), ("c", 300, 1)]
     assert not second._heartbeat._pulse.exists()  # type: ignore[union-attr]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_windows_that_a_run_to_the_end_left_open_are_closed_by_a_live_one_without_an_event(inputs: Path) -> None:
+    # The live run has nothing to run an epoch for, and Spark tells no watermark before the first.
+    sink = MemorySink()
+    put(inputs / "one", ("a", 1, 0), ("b", 2, 300))
+    ended = counts_job(timed(inputs, "one"), sink)
+    run(ended, checkpoint=str(inputs / "checkpoint"), log_file=inputs / "spark.log", until_caught_up=True)
+    assert counted(sink) == [("a", 0, 1)]
+    live = start(counts_job(timed(inputs, "one"), sink), inputs)
+    try:
+        wait_until(lambda: len(sink.rows) >= 2, live)
+    finally:
+        live.stop()
+    assert counted(sink) == [("a", 0, 1), ("b", 300, 1)]
 
 
 @pytest.mark.spark
