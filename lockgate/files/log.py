@@ -2,8 +2,9 @@
 
 To add is to create the next number, which only one can do: that is the compare-and-swap on which exactly-once stands.
 A number must never be free again, or one who slept could win it a second time. So old manifests are removed from the
-lowest on, and who has added one looks whether the one before is still there: if not, others are far ahead, and what was
-added counts for nothing and is taken back.
+lowest on, and who has added one looks whether the one before is still there. If not, others are far ahead. Either they
+were so before, and what was added counts for nothing and is taken back; or they went on from it, and what they say has
+it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class ManifestLog:
         """Add a manifest behind what was read last; False where another one was first."""
         if not self.system.publish(self._name(manifest.sequence), manifest.to_bytes()):
             return False
-        if manifest.sequence > 1 and not self.system.exists(self._name(manifest.sequence - 1)):
-            self.system.delete(self._name(manifest.sequence))
-            return False
-        self._known = self._known.followed_by(manifest)
-        return True
+        if manifest.sequence == 1 or self.system.exists(self._name(manifest.sequence - 1)):
+            self._known = self._known.followed_by(manifest)
+            return True
+        before, self._known = self._known, self._read_all()
+        if _has(self._known, manifest, before):
+            return True
+        self.system.delete(self._name(manifest.sequence))
+        return False
 
     def settle(self) -> None:
         """Make what was read outlive a power cut, before anybody acts on it."""
@@ -103,6 +107,17 @@ class ManifestLog:
 
     def _name(self, sequence: int) -> str:
         return f"{self.folder}/{sequence:020}.json"
+
+
+def _has(history: History, manifest: Manifest, before: History) -> bool:
+    """Did those who wrote a history go on from this manifest, which was added behind `before`?
+
+    Files have names that nobody uses twice, and replaced ones are listed for a while.
+    """
+    known = {file.path for file in before.files}
+    added = {file.path for group in manifest.groups for file in group.files} - known
+    counted = {file.path for file in history.files} | {one.path for one in history.replaced}
+    return bool(added & counted) or before.entry != manifest.entry == history.entry
 
 
 def logs_in(system: System) -> dict[str, ManifestLog]:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -173,6 +174,50 @@ def test_a_compaction_goes_on_behind_the_job_that_was_first(desk: Desk) -> None:
     assert desk.compact(system=Overtaken(desk.root)).replaced == 4
     assert desk.seen() == list(range(7))
     assert desk.store().read() == entry(6)
+
+
+class Paused(LocalSystem):
+    """A process that stands still right after it has put its manifest in place, while others go on."""
+
+    def __init__(self, desk: Desk, meanwhile: Callable[[], None]) -> None:
+        super().__init__(desk.root)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def put(self, aside: str, place: str) -> bool:
+        is_ours = super().put(aside, place)
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+        return is_ours
+
+
+def go_far_ahead(desk: Desk, epoch: int) -> None:
+    """Two snapshots and what is before them removed, also the manifest that the paused one had built on."""
+    for number in range(epoch, epoch + 6, 2):
+        desk.commit(desk.store(), number, [number])
+        desk.commit(desk.store(), number + 1, [number + 1])
+        desk.compact()
+
+
+def test_a_compaction_that_others_have_gone_on_from_keeps_its_files(desk: Desk) -> None:
+    store = desk.store()
+    for epoch in range(4):
+        desk.commit(store, epoch, [epoch] * 30)  # together too large to be merged once more
+    desk.compact(system=Paused(desk, lambda: go_far_ahead(desk, 4)))
+    assert desk.seen() == [*sorted([0, 1, 2, 3] * 30), *range(4, 10)]
+
+
+def test_a_commit_that_compactions_have_gone_on_from_is_a_commit(desk: Desk) -> None:
+    filled(desk)
+
+    def meanwhile() -> None:
+        assert desk.compact().written == 1
+        assert desk.compact(grace=NOW).deleted == 5
+
+    store = desk.store(system=Paused(desk, meanwhile))
+    store.publish(desk.stage(store, 4, [4]), entry(4), after=entry(3))
+    assert desk.seen() == list(range(5))
+    assert desk.store().read() == entry(4)
 
 
 def test_of_two_compactions_of_the_same_files_one_takes_its_own_back_and_looks_again(desk: Desk) -> None:
