@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from lockgate.commit.resource import CommittingSink, Resource
     from lockgate.dataflow import aggregates, exchange, synopses, windows
     from lockgate.dataflow import patterns as pattern
+    from lockgate.dataflow.deadletters import DeadLetters
     from lockgate.dataflow.eventtime import Late
     from lockgate.dataflow.job import Job
     from lockgate.dataflow.state import StatefulFunction, list_of, map_of, value
     from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
     from lockgate.dataflow.table import FileTable, PostgresTable, Table, table
+    from lockgate.dataflow.tracking import acks
     from lockgate.errors import LockgateError
     from lockgate.files.reading import read_files
     from lockgate.guarantees import Guarantee, Mode
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CommittingSink": "lockgate.commit.resource",
     "ConsoleSink": "lockgate.sinks.console",
+    "DeadLetters": "lockgate.dataflow.deadletters",
     "FileSink": "lockgate.sinks.files",
     "FileSource": "lockgate.sources.files",
     "FileTable": "lockgate.dataflow.table",
@@ -71,6 +74,7 @@ _HOMES = {
     "Stream": "lockgate.dataflow.stream",
     "Table": "lockgate.dataflow.table",
     "WindowedStream": "lockgate.dataflow.stream",
+    "acks": "lockgate.dataflow.tracking",
     "aggregates": "lockgate.dataflow.aggregates",
     "exchange": "lockgate.dataflow.exchange",
     "explain": "lockgate.planner.explain",
@@ -92,6 +96,7 @@ _HOMES = {
 __all__ = [
     "CommittingSink",
     "ConsoleSink",
+    "DeadLetters",
     "FileSink",
     "FileSource",
     "FileTable",
@@ -119,6 +124,7 @@ __all__ = [
     "Stream",
     "Table",
     "WindowedStream",
+    "acks",
     "aggregates",
     "exchange",
     "explain",

@@ -13,20 +13,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.schema import Schema
 from lockgate.guarantees import Delivery
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 POSITION = "_position"
 """Hidden column of every source: where a row came from; unique in a job, and ordered as the source is within a part."""
 
 POSITION_DDL = "STRUCT<source: STRING, part: STRING, at: BIGINT, child: ARRAY<INT>>"
 """`child` tells the rows apart that one event was split into."""
+
+ORIGINAL = "__original"
+"""Hidden column of jobs with dead letters: what the source gave, as it was, so that a letter can hold it."""
+
+ORIGINAL_DDL = (
+    "STRUCT<key: BINARY, value: BINARY, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp: TIMESTAMP,"
+    " attempts: INT>"
+)
+"""`attempts` counts how often it has been tried before."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,13 @@ class SinkAbility:
     otherwise: Delivery = Delivery.PLAIN
 
 
+class Rejecting(Protocol):
+    """Who takes events that cannot be used."""
+
+    def watch(self, frame: DataFrame, reason: Column, *, step: str, shown: Column) -> DataFrame:
+        """The rows without those for which there is a reason, which are put aside."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """What the run time tells a source when it opens it."""
@@ -62,6 +78,8 @@ class Reading:
     rows_per_epoch: int
     is_real_time: bool = False  # then rows are not counted out to epochs
     is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
+    rejects: Rejecting | None = None  # takes events that cannot be used; None where they stop the job
+    returned: DataFrame | None = None  # events that come once more, as `sources.returned` reads them
 
     @property
     def where(self) -> str:
@@ -96,6 +114,11 @@ class Source(ABC):
     @abstractmethod
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """The stream as a DataFrame: the columns of the value, then the hidden ones."""
+
+    @property
+    def has_bytes(self) -> bool:
+        """Does `read` tell what its rows were made of, and take events that come once more? Others' rows are typed."""
+        return False
 
     @property
     def is_native(self) -> bool:

@@ -9,10 +9,12 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.origin import Origin, caller
 from lockgate.dataflow.stream import Output
+from lockgate.dataflow.tracking import Acks
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 
@@ -34,8 +36,8 @@ class Job:
     guarantee: Guarantee
     epoch: timedelta
     mode: Mode
-    tracking: object | None
-    dead_letters: Sink | None
+    tracking: Acks | None
+    dead_letters: DeadLetters | None
     origin: Origin
 
     def __init__(
@@ -45,8 +47,8 @@ class Job:
         guarantee: Guarantee,
         epoch: Duration = timedelta(seconds=1),
         mode: Mode = Mode.MICRO_BATCH,
-        tracking: object | None = None,
-        dead_letters: Sink | None = None,
+        tracking: Acks | None = None,
+        dead_letters: Sink | DeadLetters | None = None,
     ) -> None:
         origin = caller()
         where = f"job {name!r}, declared at {origin}"
@@ -64,11 +66,19 @@ class Job:
             )
         if not isinstance(mode, Mode):
             raise BadJob(f"mode= takes a Mode, not {mode!r}", where=where, fix="mode=Mode.MICRO_BATCH")
+        if tracking is not None and not isinstance(tracking, Acks):
+            raise BadJob(
+                f"tracking= takes acks(...), not {tracking!r}", where=where, fix="tracking=acks(max_attempts=3)"
+            )
+        letters = dead_letters
+        if letters is not None:
+            letters = letters if isinstance(letters, DeadLetters) else DeadLetters(letters)
+            letters.check(where)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "outputs", outputs)
         object.__setattr__(self, "guarantee", guarantee)
         object.__setattr__(self, "epoch", as_duration(epoch, of="epoch"))
         object.__setattr__(self, "mode", mode)
         object.__setattr__(self, "tracking", tracking)
-        object.__setattr__(self, "dead_letters", dead_letters)
+        object.__setattr__(self, "dead_letters", letters)
         object.__setattr__(self, "origin", origin)

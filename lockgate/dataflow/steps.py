@@ -195,6 +195,11 @@ class TimedOut(Step):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Letters(Step):
+    """The events that its inputs could not use."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Write(Step):
     """Rows into a sink; the only step that a job is made of directly."""
 

@@ -24,12 +24,13 @@ import inspect
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
+from lockgate.operators.deadline import TimedOut, deadline
 from lockgate.operators.durations import read_duration
 from lockgate.operators.moments import EPOCH, as_datetime
 from lockgate.operators.rows import Given, Results, row_maker
@@ -191,6 +192,8 @@ class ProcessOperator(Operator):
         self.reads = self.columns if event_time is None else (*self.columns, event_time)
         self.sides = (Side("rows", function.schema, adds_key=False),)
         self.time = _time_of(function, event_time)
+        self.timeout_seconds: float | None = None
+        """For one event."""
         self._run: _Run | None = None
 
     @property
@@ -239,7 +242,8 @@ class _Run:
         processed = Results(operator.gives, f"{name}.process")
         width = 1 + len(operator.columns)
         make_row = row_maker(operator.columns)
-        self._tools = (self._function.process, self._context, make_row, width, processed.rows, processed.values)
+        process = _within(operator.timeout_seconds, self._function.process)
+        self._tools = (process, self._context, make_row, width, processed.rows, processed.values)
 
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
         self._begin(key, state, clock)
@@ -346,6 +350,25 @@ class _Run:
                 wakes.append(expires)
         kept = as_kept(scope.values, scope.written, event, wall)
         return Outcome(kept, found, event[0][0] if event else None, min(wakes, default=None))
+
+
+Process = Callable[[Any, Context], Any]
+
+
+def _within(seconds: float | None, process: Process) -> Process:
+    """The function, cut off where it takes longer than this for an event; what it yields is made in that time too."""
+    if seconds is None:
+        return process
+
+    def limited(row: Any, context: Context) -> Any:
+        try:
+            with deadline(seconds):
+                made = process(row, context)
+                return list(made) if isinstance(made, Iterator) else made
+        except TimedOut:
+            raise StepFailed(f"it took longer than {seconds:g} seconds") from None
+
+    return limited
 
 
 class _Timers:

@@ -14,6 +14,7 @@ from lockgate.dataflow.steps import (
     FlatMap,
     Join,
     Keyed,
+    Letters,
     Map,
     Part,
     Process,
@@ -147,9 +148,11 @@ def pictures(planned: Plan) -> tuple[Picture, Picture]:
 
 def guarantee_lines(planned: Plan) -> list[str]:
     """The guarantee, path by path, and what would lift it."""
+    tracking = planned.job.tracking
     lines = [
         f"Guarantee declared: {planned.declared.label}",
         f"Guarantee reached:  {planned.reached.label}",
+        *([] if tracking is None else [f"Tracked by acknowledgement: {tracking}, then a dead letter; order changes"]),
         *(f"  {reason}" for reason in planned.reasons),
     ]
     cures = dict.fromkeys(
@@ -217,6 +220,11 @@ def _details(step: Step) -> tuple[str, ...]:
 @_details.register
 def _(step: Read) -> tuple[str, ...]:
     return step.source.summary()
+
+
+@_details.register
+def _(step: Letters) -> tuple[str, ...]:
+    return ("events that cannot be used",)
 
 
 @_details.register

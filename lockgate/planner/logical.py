@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
+from lockgate.dataflow.deadletters import LETTER, NAME
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.dataflow.eventtime import ARRIVED, EventTime, Late
 from lockgate.dataflow.exchange import Strategy
@@ -25,6 +26,7 @@ from lockgate.dataflow.steps import (
     Join,
     Keyed,
     LateEvents,
+    Letters,
     Map,
     Merge,
     Part,
@@ -46,7 +48,7 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.stream import Output
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
-from lockgate.guarantees import Mode
+from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.flow import MISSED, Flow, can_see, has_position, require_column, require_columns, still_hidden
 from lockgate.planner.forms import has_late_events, why_operator
 from lockgate.planner.keyed import keyed_flow
@@ -72,6 +74,7 @@ KINDS: dict[type[Step], str] = {
     Detect: "detect",
     LateEvents: "late",
     TimedOut: "timed_out",
+    Letters: "dead_letters",
     Write: "sink",
 }
 _WHY_PYTHON: dict[type[Step], str] = {
@@ -129,8 +132,9 @@ def is_operator(graph: LogicalGraph, node: Node) -> bool:
 
 def build_logical(job: Job) -> LogicalGraph:
     """The logical graph of a job; raises BadJob where it cannot mean anything."""
-    _refuse_what_is_not_here_yet(job)
+    _refuse_what_contradicts(job)
     steps = _walk(job)
+    steps += _letters(job, steps)
     names = _name(job, steps)
     nodes: list[Node] = []
     by_step: dict[Step, Node] = {}
@@ -206,6 +210,24 @@ def _walk(job: Job) -> list[Step]:
             on_path.add(before)
             open_steps.append((before, list(before.inputs)))
     return ordered
+
+
+def _letters(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """The way of events that cannot be used: from every step that may find one so into the sink that is asked for."""
+    if job.dead_letters is None:
+        return []
+    letters = Letters(inputs=tuple(step for step in steps if may_reject(step)), origin=job.origin)
+    return [
+        letters,
+        Write(inputs=(letters,), origin=job.origin, name=NAME, sink=job.dead_letters.sink, guarantee=None),
+    ]
+
+
+def may_reject(step: Step) -> bool:
+    """Can a step find that it cannot use an event?"""
+    if isinstance(step, Where):
+        return callable(step.condition)
+    return isinstance(step, Read | Map | FlatMap | Timed | Keyed)
 
 
 def _name(job: Job, steps: Sequence[Step]) -> dict[Step, str]:
@@ -488,6 +510,11 @@ def _(step: Keyed | LateEvents | TimedOut, inputs: list[Flow], where: str) -> Fl
 
 
 @_flow.register
+def _(step: Letters, inputs: list[Flow], where: str) -> Flow:
+    return Flow(columns=parse_ddl(LETTER, where), hidden=(), time=None)
+
+
+@_flow.register
 def _(step: Write, inputs: list[Flow], where: str) -> Flow:
     flow = inputs[0]
     for name in step.sink.columns_needed():
@@ -511,19 +538,26 @@ def _can_meet(one: str, two: str) -> bool:
 # Refusals that look at the whole job
 
 
-def _refuse_what_is_not_here_yet(job: Job) -> None:
+def _refuse_what_contradicts(job: Job) -> None:
     where = f"job {job.name!r}, declared at {job.origin}"
-    if job.tracking is not None:
+    if job.dead_letters is not None and job.mode is Mode.REAL_TIME:
         raise BadJob(
-            "tracking by acknowledgement is not part of this version of Lockgate",
+            "dead letters are written with the rows of their epoch, and real-time mode has no such moment",
             where=where,
-            fix="leave tracking= away: events are tracked by checkpoint",
+            fix="declare mode=Mode.MICRO_BATCH, or leave dead_letters= away",
         )
-    if job.dead_letters is not None:
+    if job.tracking is not None and job.dead_letters is None:
         raise BadJob(
-            "dead letters are not part of this version of Lockgate",
+            "nobody takes the events that fail at every attempt",
             where=where,
-            fix="leave dead_letters= away: a row that does not parse stops the job and is named, nothing is lost",
+            fix="say where they go: dead_letters=KafkaSink(...), or any other sink",
+        )
+    if job.tracking is not None and job.guarantee is not Guarantee.AT_LEAST_ONCE:
+        raise BadJob(
+            f"tracking by acknowledgement gives at-least-once: an event that is tried again may have been out in part,"
+            f" but {job.guarantee.label} is declared",
+            where=where,
+            fix="declare Guarantee.AT_LEAST_ONCE; or leave tracking= away: events are tracked by checkpoint",
         )
     for output in job.outputs:
         if not isinstance(output, Output):

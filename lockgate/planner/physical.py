@@ -28,6 +28,7 @@ from lockgate.dataflow.steps import (
     FlatMap,
     Join,
     Keyed,
+    Letters,
     Map,
     Merge,
     Part,
@@ -233,7 +234,7 @@ def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
     step = node.step
     if isinstance(step, Read):
         return step.source.tasks
-    if isinstance(step, ReadTable):
+    if isinstance(step, ReadTable | Letters):
         return "1"
     if has_state(node):
         return str(state_partitions)
@@ -269,6 +270,8 @@ def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
         return "driver", f"read whole at the start and every {every}; an epoch keeps to the snapshot that it saw first"
     if isinstance(step, TableJoin):
         return "Python", "the key alone goes to Python workers, which hold the table; all other columns stay in Spark"
+    if isinstance(step, Letters):
+        return "driver", "put beside the rows of their epoch, when these are there"
     if isinstance(step, Transform):
         return "native", "as the author's function says"
     if isinstance(step, Read) and not step.source.is_native:

@@ -19,6 +19,7 @@ from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.late import cut_late, watermark_before
+from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
@@ -42,6 +43,7 @@ class EpochWriter:
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
+    letters: LetterBox | None = None
     first_error: list[Exception] = field(default_factory=list)
     past: Past = field(default_factory=Past)  # what the query found when it started
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
@@ -61,6 +63,13 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:
             rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
+        if self.letters is None:
+            self._deliver(rows, epoch)
+            return
+        with self.letters.opened(rows, epoch, running_query(self.spark)) as all_rows:
+            self._deliver(all_rows, epoch)
+
+    def _deliver(self, rows: DataFrame, epoch: int) -> None:
         plain = [output for output in self.outputs if not output.is_exact]
         staged = sum(map(len, self.resources.values()))
         # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action

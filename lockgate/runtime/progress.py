@@ -20,6 +20,8 @@ class Progress:
     lag: int | None  # records that wait in the sources, None where they cannot be counted
     watermark: str | None
     epoch_ms: int
+    letters_total: int = 0  # events of this run that became dead letters
+    waiting: int = 0  # events that failed and will be tried again
     late_total: int = 0  # rows dropped for being late; native windows are counted by key and window, as Spark does
 
     def line(self) -> str:
@@ -32,8 +34,8 @@ class Progress:
             f"watermark {self.watermark or '-'}",
             f"{self.epoch_ms} ms",
         ]
-        if self.late_total:
-            parts.insert(3, f"{self.late_total:,} late")
+        beside = ((self.late_total, "late"), (self.letters_total, "dead letters"), (self.waiting, "to be tried again"))
+        parts[3:3] = [f"{count:,} {what}" for count, what in beside if count]
         return " | ".join(parts)
 
 

@@ -30,15 +30,18 @@ from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read, Timed, Transform
 from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused
 from lockgate.failures import find_error, first_cause
+from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.flow import MISSED
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
+from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
 from lockgate.runtime.commits import group_outputs, open_commits
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
+from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.progress import Progress, Watcher
 from lockgate.runtime.stateread import check_state, kept_states
@@ -62,6 +65,7 @@ ROWS_PER_EPOCH = 500_000
 _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
+_OTHER_SOURCES = "sources in the checkpoint offsets"
 # What Spark says where a query has other operators with state than its checkpoint.
 _OTHER_STEPS = (
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
@@ -81,6 +85,7 @@ class Run:
     _writer: EpochWriter
     _start: Callable[[], StreamingQuery]
     _temporary: Path | None
+    _has_end: bool  # does it end when all is processed?
     _ends_in_silence: bool  # has it to be stopped when it is caught up, because its epochs go on without events?
     _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
     _restarts: int = 0
@@ -97,7 +102,15 @@ class Run:
         """The progress since the last look, or None where nothing is new."""
         news = [self._watcher.take(report) for report in self._reports(self._watcher)]
         newest = next((progress for progress in reversed(news) if progress is not None), None)
-        return None if newest is None else replace(newest, late_total=newest.late_total + self._dropped())
+        if newest is None:
+            return None
+        letters = self._writer.letters
+        return replace(
+            newest,
+            late_total=newest.late_total + self._dropped(),
+            letters_total=0 if letters is None else letters.total,
+            waiting=0 if letters is None or letters.acker is None else letters.acker.waiting,
+        )
 
     def _reports(self, watcher: Watcher) -> list[dict[str, Any]]:
         """The newest report of the query, and those before it where the watcher has missed some."""
@@ -110,7 +123,7 @@ class Run:
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._query.isActive or self._has_restarted():
+        while self._query.isActive or self._has_restarted() or self._has_retries():
             news = self.progress()
             if news is not None:
                 self._restarts = 0
@@ -145,6 +158,21 @@ class Run:
         self._query = self._start()
         return True
 
+    def _has_retries(self) -> bool:
+        """Start a query again that has ended with all that was there, while events wait for another attempt."""
+        acker = None if self._writer.letters is None else self._writer.letters.acker
+        if acker is None or not self._has_end or self._query.exception() is not None:
+            return False
+        while not self._is_stopping.is_set():
+            waiting = acker.waiting  # first: what is released after this look was waiting here
+            if acker.take_released():
+                self._query = self._start()
+                return True
+            if not waiting:
+                return False
+            self._is_stopping.wait(_POLL_SECONDS)
+        return False
+
     def stop(self) -> None:
         """End the run; the epoch in hand is given up and repeated by the next run."""
         self._is_stopping.set()
@@ -162,6 +190,8 @@ class Run:
     def _finish(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._writer.letters is not None and self._writer.letters.acker is not None:
+            self._writer.letters.acker.stop()
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
         if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
             self._writer.busy.release()
@@ -239,6 +269,7 @@ def run(
             tables=tables.address,
             initial=initial.find,
             kept=frozenset(kept),
+            checkpoint=None if past is None else past.root,
         )
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
         if past is not None and native is not None and not new_life:
@@ -266,7 +297,8 @@ def run(
         if native is not None:
             native.keep()
         tables.open(Checkpoint(root=place, spark=spark))
-        writer = _epoch_writer(planned, compiled, spark, tables, new_life)
+        letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
+        writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
 
         def begin() -> StreamingQuery:
             tables.begin()
@@ -284,6 +316,7 @@ def run(
         _writer=writer,
         _start=begin,
         _temporary=temporary,
+        _has_end=until_caught_up,
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
         _dropped=lambda: compiled.dropped.value,
     )
@@ -296,6 +329,8 @@ def run(
             job=job.name,
         )
         started._heartbeat.start()
+    if letters is not None and letters.acker is not None:
+        letters.acker.start()
     if until_caught_up and wait:
         started.wait()
     return started
@@ -307,7 +342,12 @@ def default_checkpoint(name: str) -> Path:
 
 
 def _epoch_writer(
-    planned: Plan, compiled: Compiled, spark: SparkSession, tables: Tables, new_life: bool
+    planned: Plan,
+    compiled: Compiled,
+    spark: SparkSession,
+    tables: Tables,
+    letters: LetterBox | None,
+    new_life: bool,
 ) -> EpochWriter:
     """What writes the epochs: with one decision for the outputs that are declared end-to-end exactly-once."""
     graph = planned.logical
@@ -319,13 +359,30 @@ def _epoch_writer(
         outputs=compiled.outputs,
         commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
         resources=group_outputs(exact),
-        # A transform is a closed box, which may hold state.
-        can_repeat=not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
+        # A transform is a closed box, which may hold state. Rows that letters were asked for are not computed again.
+        can_repeat=letters is None
+        and not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
         tables=tables,
         has_late=MISSED in compiled.frame.columns,
+        letters=letters,
     )
+
+
+def _letter_box(planned: Plan, compiled: Compiled, checkpoint: Checkpoint, spark: SparkSession) -> LetterBox | None:
+    """What takes the events that cannot be used; with an acker, where they are tried again first."""
+    job = planned.job
+    if job.dead_letters is None or compiled.rejects is None or compiled.letters is None:
+        return None
+    where = f"job {job.name!r}, declared at {job.origin}"
+    box = LetterBox(spark, job.name, where, job.dead_letters, compiled.rejects, compiled.letters)
+    if job.tracking is not None:
+        system = open_system(checkpoint.root, spark, where)
+        box.acker = Acker(
+            system, job.tracking, is_committed=lambda epoch: epoch in checkpoint.epochs("commits"), job=job.name
+        )
+    return box
 
 
 def _longest_idle(planned: Plan) -> timedelta | None:
@@ -379,6 +436,14 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
                 "steps with state were added to the job, or taken away from it, since its checkpoint was made",
                 where=f"job {run.job.name!r}, declared at {run.job.origin}; checkpoint {run.checkpoint}",
                 fix="bring the steps with state back to what they were; or begin again with everything:"
+                " lockgate run --new-life",
+            )
+        if _OTHER_SOURCES in str(one):
+            return Refused(
+                "sources were added to the job, or taken away from it, since its checkpoint was made; dead_letters="
+                " adds one too, of events that come once more",
+                where=f"job {run.job.name!r}, declared at {run.job.origin}; checkpoint {run.checkpoint}",
+                fix="bring the sources, and dead_letters=, back to what they were; or begin again with everything:"
                 " lockgate run --new-life",
             )
     return Failed(

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
-from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.schema import Schema, parse_ddl, quote
 from lockgate.errors import BadJob
-from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null, stop_where
+from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null
 from lockgate.sources.position import UNKNOWN, number_rows, position
+from lockgate.sources.rejects import Guard, original
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMATS = ("json", "csv", "parquet", "text")
 HIDDEN = ("_file", POSITION)
@@ -49,6 +50,10 @@ class FileSource(Source):
     @property
     def tasks(self) -> str:
         return "by file and size"
+
+    @property
+    def has_bytes(self) -> bool:
+        return self.format in ("json", "text")
 
     @property
     def places(self) -> frozenset[tuple[str, str]]:
@@ -127,11 +132,38 @@ class FileSource(Source):
         frame = placed.withColumn(
             POSITION, position(source=reading.name, part=F.col("__split"), at=F.col("__at"))
         ).drop("__split")
-        if self.format in ("json", "text"):
-            frame = parse_values(
-                frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where
-            )
+        guard, hidden = Guard.of(reading), [*HIDDEN]
+        if reading.rejects is not None:
+            frame, hidden = frame.withColumn(ORIGINAL, self._original(columns)), [*HIDDEN, ORIGINAL]
+        if self.has_bytes:
+            if reading.returned is not None:
+                frame = frame.unionByName(_returned(reading.returned))
+            frame = parse_values(frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, guard=guard)
         elif self.format == "csv":
             reason = F.when(F.col(CORRUPT).isNotNull(), F.lit(f"it is not CSV of ({self.value})"))
-            frame = frame.where(stop_where(reason, row=F.col(CORRUPT), where=reading.where))
-        return frame.select(*columns.names, *HIDDEN)
+            frame = guard.keep(frame, reason, shown=F.col(CORRUPT))
+        return frame.select(*columns.names, *hidden)
+
+    def _original(self, columns: Schema) -> Column:
+        """What a row was made of: its line, where there is one."""
+        from pyspark.sql import functions as F
+
+        if self.has_bytes:
+            return original(F.col("__raw"))
+        typed = F.to_json(F.struct(*map(quote, columns.names)))
+        return original(F.coalesce(F.col(CORRUPT), typed) if self.format == "csv" else typed)
+
+
+def _returned(events: DataFrame) -> DataFrame:
+    """Events that come once more, as lines of the files where they were."""
+    from pyspark.sql import functions as F
+
+    file = F.regexp_replace(F.col(POSITION)["part"], "#[0-9]+$", "")
+    return events.select(
+        F.col(ORIGINAL)["value"].cast("string").alias("__raw"),
+        file.alias("_file"),
+        F.concat(F.lit("file "), file).alias("__part"),
+        F.col(POSITION)["at"].alias("__at"),
+        POSITION,
+        ORIGINAL,
+    )

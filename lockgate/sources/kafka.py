@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
 from lockgate.kafka.settings import is_java_only
@@ -19,9 +19,10 @@ from lockgate.kafka.topics import existing_topics
 from lockgate.kafka.wire import name_topic, refuse_settings
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
+from lockgate.sources.rejects import Guard, original
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _TAKEN = ("auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "isolation.level", "key.deserializer")
 HIDDEN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", POSITION)
@@ -52,6 +53,10 @@ class KafkaSource(Source):
 
     @property
     def is_fit_for_real_time(self) -> bool:
+        return True
+
+    @property
+    def has_bytes(self) -> bool:
         return True
 
     @property
@@ -117,10 +122,8 @@ class KafkaSource(Source):
         }.items():
             reader = reader.option(name, text)
         records = reader.load()
-        part = F.concat(F.lit(f"topic {self.topic!r}, partition "), F.col("partition").cast("string"))
         frame = records.select(
             F.col("value").alias("__raw"),
-            part.alias("__part"),
             F.col("offset").alias("__at"),
             F.col("key").alias("_key"),
             F.col("topic").alias("_topic"),
@@ -128,19 +131,49 @@ class KafkaSource(Source):
             F.col("offset").alias("_offset"),
             F.col("timestamp").alias("_timestamp"),
             F.col("headers").alias("_headers"),
-            position(
-                source=reading.name,
-                part=F.concat_ws("-", F.col("topic"), F.lpad(F.col("partition").cast("string"), 6, "0")),
-                at=F.col("offset"),
-            ),
+            position(source=reading.name, part=_part(F.col("topic"), F.col("partition")), at=F.col("offset")),
         )
+        hidden = [*HIDDEN]
+        if reading.rejects is not None:
+            made = original(F.col("__raw"), key=F.col("_key"), headers=F.col("_headers"), timestamp=F.col("_timestamp"))
+            frame, hidden = frame.withColumn(ORIGINAL, made), [*HIDDEN, ORIGINAL]
+        if reading.returned is not None:
+            frame = frame.unionByName(self._returned(reading.returned))
+        part = F.concat(F.lit(f"topic {self.topic!r}, partition "), F.col("_partition").cast("string"))
+        frame, guard = frame.withColumn("__part", part), Guard.of(reading)
         key_columns: tuple[str, ...] = ()
         if self.key is not None:
             key = parse_ddl(self.key, reading.where)
-            frame, key_columns = parse_key(frame, raw="_key", columns=key, where=reading.where), key.names
+            frame, key_columns = parse_key(frame, raw="_key", columns=key, guard=guard), key.names
         value = parse_ddl(self.value, reading.where)
-        frame = parse_values(frame, raw="__raw", columns=value, ddl=self.value, format=self.format, where=reading.where)
-        return frame.select(*key_columns, *value.names, *HIDDEN)
+        frame = parse_values(frame, raw="__raw", columns=value, ddl=self.value, format=self.format, guard=guard)
+        return frame.select(*key_columns, *value.names, *hidden)
+
+    def _returned(self, events: DataFrame) -> DataFrame:
+        """Events that come once more, as records at the offsets where they were."""
+        from pyspark.sql import functions as F
+
+        event, place = F.col(ORIGINAL), F.col(POSITION)
+        pieces = F.split(place["part"], "-")
+        return events.select(
+            event["value"].alias("__raw"),
+            place["at"].alias("__at"),
+            event["key"].alias("_key"),
+            F.lit(self.topic).alias("_topic"),
+            F.element_at(pieces, -1).cast("int").alias("_partition"),
+            place["at"].alias("_offset"),
+            event["timestamp"].alias("_timestamp"),
+            event["headers"].alias("_headers"),
+            POSITION,
+            ORIGINAL,
+        )
+
+
+def _part(topic: Column, partition: Column) -> Column:
+    """A partition as a part of the source, which has an order."""
+    from pyspark.sql import functions as F
+
+    return F.concat_ws("-", topic, F.lpad(partition.cast("string"), 6, "0"))
 
 
 def _starting(reading: Reading) -> dict[str, str]:

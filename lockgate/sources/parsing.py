@@ -1,4 +1,4 @@
-"""Bytes into typed columns; what does not parse stops the job and is named, and is never silently null.
+"""Bytes into typed columns; what does not parse stops the job, or becomes a dead letter, and is never silently null.
 
 The check is a filter that Spark may neither drop nor move: it calls a function that Spark must treat as
 non-deterministic, so no filter of the author's is evaluated before it and no unused column takes it away.
@@ -22,6 +22,8 @@ from lockgate.failures import MARK
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
+
+    from lockgate.sources.rejects import Guard
 
 FORMATS = ("json", "csv", "text", "bytes")
 CORRUPT = "__corrupt"
@@ -54,7 +56,7 @@ def refuse_hidden_not_null(columns: Schema, where: str) -> None:
             )
 
 
-def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, format: str, where: str) -> DataFrame:
+def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, format: str, guard: Guard) -> DataFrame:
     """The columns of `ddl` from the column `raw`, with all other columns of the frame kept behind them.
 
     The frame must have the columns `__part` (a text that names the topic and partition, or the file) and `__at`.
@@ -88,8 +90,7 @@ def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, forma
     reason = F.coalesce(F.when(F.col(raw).isNull(), F.lit("the record has no value (a tombstone)")), reason)
     # Beside a value that is not deterministic no filter is moved in front of the parser, which would parse twice then.
     frame = frame.select("*", parsed.alias(PARSED), F.spark_partition_id().alias(WALL))
-    stop = stop_where(reason, row=text, where=where) & (F.col(WALL) >= 0)
-    return frame.where(stop).select(
+    return guard.keep(frame, reason, shown=text, wall=F.col(WALL) >= 0).select(
         *(F.col(PARSED)[column.name].alias(column.name) for column in columns.columns), *kept
     )
 
@@ -139,15 +140,15 @@ def stop_where(
     return F.when(reason.isNotNull(), F.raise_error(token).cast("boolean")).otherwise(F.spark_partition_id() >= 0)
 
 
-def parse_key(frame: DataFrame, *, raw: str, columns: Schema, where: str) -> DataFrame:
+def parse_key(frame: DataFrame, *, raw: str, columns: Schema, guard: Guard) -> DataFrame:
     """The columns of a key from its bytes, as `KafkaSink` writes them."""
     from pyspark.sql import functions as F
 
     frame_columns = frame.columns
     if len(columns.columns) == 1:
         column = columns.columns[0]
-        value, reason = _key_value(F.col(raw), column, where)
-        checked = frame.where(stop_where(reason, row=F.hex(F.col(raw)), where=where))
+        value, reason = _key_value(F.col(raw), column, guard.where)
+        checked = guard.keep(frame, reason, shown=F.hex(F.col(raw)))
         return checked.select(value.alias(column.name), *frame_columns)
     # Several columns are a JSON array as text; every element is read as text and cast to its type.
     elements = F.from_json(F.col(raw).cast("string"), "ARRAY<STRING>")
@@ -158,7 +159,7 @@ def parse_key(frame: DataFrame, *, raw: str, columns: Schema, where: str) -> Dat
     for index, value in enumerate(values):
         is_bad = is_bad | (F.get(elements, F.lit(index)).isNotNull() & value.isNull())
     reason = F.when(F.col(raw).isNotNull() & is_bad, F.lit(f"the key is not a JSON array of ({columns})"))
-    checked = frame.where(stop_where(reason, row=F.col(raw).cast("string"), where=where))
+    checked = guard.keep(frame, reason, shown=F.col(raw).cast("string"))
     named = [value.alias(name) for name, value in zip(columns.names, values, strict=True)]
     return checked.select(*named, *frame_columns)
 

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob, Refused
 from lockgate.sources.parsing import check_format, parse_values
 from lockgate.sources.position import UNKNOWN, number_rows, position
+from lockgate.sources.rejects import Guard, original
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +81,8 @@ class SocketSource(Source):
         else:
             frame = frame.withColumn("__at", F.lit(UNKNOWN).cast("bigint"))
         frame = frame.withColumn(POSITION, position(source=reading.name, part=F.col("__part"), at=F.col("__at")))
-        frame = parse_values(
-            frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, where=reading.where
-        )
-        return frame.select(*columns.names, POSITION)
+        guard, hidden = Guard.of(reading), [POSITION]
+        if reading.rejects is not None:
+            frame, hidden = frame.withColumn(ORIGINAL, original(F.col("__raw"))), [POSITION, ORIGINAL]
+        frame = parse_values(frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, guard=guard)
+        return frame.select(*columns.names, *hidden)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.permits import Address
 from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.duration import as_spark_text
-from lockgate.dataflow.endpoints import POSITION, Reading, Sink
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Sink
 from lockgate.dataflow.eventtime import EventTime, Late
 from lockgate.dataflow.exchange import Strategy
-from lockgate.dataflow.schema import quote
+from lockgate.dataflow.schema import parse_ddl, quote
 from lockgate.dataflow.state import check_travels
 from lockgate.dataflow.steps import (
     Detect,
@@ -31,6 +32,7 @@ from lockgate.dataflow.steps import (
     Join,
     Keyed,
     LateEvents,
+    Letters,
     Map,
     Merge,
     Part,
@@ -53,12 +55,15 @@ from lockgate.errors import BadJob, InvariantBroken
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.operators.contract import Time
 from lockgate.operators.pattern import LATE
+from lockgate.operators.process import ProcessOperator
 from lockgate.planner.flow import MISSED
 from lockgate.planner.forms import as_sql, has_late_events
 from lockgate.planner.logical import Node, is_operator
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
+from lockgate.sources.rejects import Guard, Rejects, original
+from lockgate.sources.returned import parse_returned, read_returned
 from lockgate.spark.functions import RowStep, apply_rows
 from lockgate.spark.keyed import SIDE, Place, apply_operator, side_column, state_name
 from lockgate.spark.keys import Begun, keyed_frame
@@ -111,6 +116,8 @@ class Compiled:
     runs_without_rows: bool  # does Spark run epochs whether events come or not, because a step goes by the clock?
     dropped: Accumulator[int]  # how many late events operators have dropped, as far as tasks have told
     parts: tuple[tuple[str, ...], ...]  # the steps of each part of the query, in the order in which Spark numbers them
+    rejects: Rejects | None  # takes events that cannot be used; None where they stop the job
+    letters: CompiledOutput | None  # the output that they go to: the query has none of its rows, the run adds them
 
 
 @dataclass(frozen=True)
@@ -124,13 +131,21 @@ class _Written:
     is_exact: bool
     branch: _Branch | None
     end: str  # the last step that its rows go through
+    is_letters: bool = False
 
     @property
     def columns(self) -> list[str]:
         return [name for name in self.frame.columns if name != MISSED]
 
 
-def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int) -> Reading:
+def read_from(
+    planned: Plan,
+    node: Node,
+    start: str | None,
+    rows_per_epoch: int,
+    rejects: Rejects | None = None,
+    returned: DataFrame | None = None,
+) -> Reading:
     """How a source of the plan is read.
 
     Nothing is skipped in silence, so without a word a run begins with the oldest. Only an at-most-once run begins with
@@ -147,7 +162,11 @@ def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int)
         start=start,
         rows_per_epoch=rows_per_epoch,
         is_real_time=planned.job.mode is Mode.REAL_TIME,
-        is_order_needed=any(is_operator(planned.logical, other) for other in planned.logical.nodes),
+        # A letter names the place of its event, which has to be one of its own.
+        is_order_needed=rejects is not None
+        or any(is_operator(planned.logical, other) for other in planned.logical.nodes),
+        rejects=rejects,
+        returned=returned,
     )
 
 
@@ -160,11 +179,12 @@ def compile_plan(
     tables: Address | None = None,
     initial: Initial | None = None,
     kept: frozenset[str] = frozenset(),
+    checkpoint: str | None = None,
 ) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
 
     Workers ask for the snapshots of tables at `tables`. What the keys of a step begin with is asked of `initial`.
-    States of the names in `kept` are in the checkpoint.
+    States of the names in `kept` are in the checkpoint; events that come once more lie beside it.
     """
     from pyspark.errors import PySparkException
 
@@ -175,26 +195,39 @@ def compile_plan(
     pulse = new_pulse() if _goes_on_in_silence(planned) else None
     beats = None if pulse is None else read_beats(spark, pulse)
     dropped = spark.sparkContext.accumulator(0)
+    rejects = None if planned.job.dead_letters is None else Rejects(spark)
     for node in planned.logical.nodes:
         if isinstance(node.step, ReadTable):
             continue  # it is read by the driver, and not as a frame
-        inputs = [frames[name] for name in _fed_by(node, planned)]
+        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in _fed_by(node, planned)]
         try:
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)
                 begin = None if initial is None else initial(node, described)
-                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept))
+                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept, rejects))
             elif _is_side_of_operator(node, planned):
                 frames[node.name] = _side(frames[_sides(node.inputs[0])], _side_number(node, planned))
+            elif isinstance(node.step, Read):
+                back = None
+                if rejects is not None and checkpoint is not None:
+                    back = read_returned(spark, checkpoint, node.name)
+                frames[node.name] = _read(
+                    node.step, spark, read_from(planned, node, start, rows_per_epoch, rejects, back)
+                )
+            elif isinstance(node.step, Letters):
+                frames[node.name] = _no_letters(spark)
             else:
-                frames[node.name] = _compile_step(node, inputs, planned, spark, start, rows_per_epoch, beats, tables)
+                frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
                 node.step.sink.check_rows(frames[node.name].drop(MISSED), node.where)
                 exact = is_exact(planned.logical, node)
                 branch = _branch(planned, node)
                 rows = frames[node.name]
-                written.append(_Written(node.name, node.where, node.step.sink, rows, exact, branch, node.name))
+                is_letters = isinstance(planned.logical.node(node.inputs[0]).step, Letters)
+                written.append(
+                    _Written(node.name, node.where, node.step.sink, rows, exact, branch, node.name, is_letters)
+                )
             elif _logs_late_events(node, planned):
                 written.append(_late_log(node, frames, inputs[0], planned))
         except PySparkException as error:
@@ -223,6 +256,8 @@ def compile_plan(
         runs_without_rows=any(one.operator.time in (Time.WALL, Time.BOTH) for one in operators.values()),
         dropped=dropped,
         parts=tuple(_steps_before(written[tags[0]].end, planned) for tags in passes),
+        rejects=rejects,
+        letters=next((output for output, one in zip(outputs, written, strict=True) if one.is_letters), None),
     )
 
 
@@ -231,6 +266,8 @@ def _passes(outputs: Sequence[_Written]) -> list[list[int]]:
     bases = [None if one.branch is None else one.branch.base for one in outputs]
     passes: dict[str | int, list[int]] = {}
     for tag, base in enumerate(bases):
+        if outputs[tag].is_letters:
+            continue
         passes.setdefault(tag if base is None or bases.count(base) == 1 else base, []).append(tag)
     return list(passes.values())
 
@@ -274,7 +311,8 @@ def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned:
         rows, branch = _side(frames[_sides(node.name)], number), _Branch(_sides(node.name), side=number)
     else:
         rows = _late(fed, node, flow.time)
-    shown = [quote(name) for name in rows.columns if name not in flow.hidden or name == MISSED]
+    hidden = {*flow.hidden, ORIGINAL} - {MISSED}
+    shown = [quote(name) for name in rows.columns if name not in hidden]
     return _Written(f"late for {node.name}", node.where, LateLog(node.where), rows.select(*shown), False, branch, end)
 
 
@@ -327,7 +365,11 @@ def _described(node: Node, frame: DataFrame, planned: Plan) -> Described:
     _refuse_nested_keys(node, frame)
     for function in _functions(_keyed(node)):
         check_travels(function, node.where)
-    shown = before.columns.names if before.columns else [name for name in frame.columns if name not in before.hidden]
+    shown = (
+        before.columns.names
+        if before.columns
+        else [name for name in frame.columns if name not in (*before.hidden, ORIGINAL)]
+    )
     return describe(_keyed(node), frame, columns=shown, time=before.time)
 
 
@@ -366,9 +408,12 @@ def _operated(
     dropped: Accumulator[int],
     begin: Sequence[Begun] | None,
     kept: frozenset[str],
+    rejects: Rejects | None,
 ) -> dict[str, DataFrame]:
     """The frame of all sides of a step that anybody wants, and that of its results."""
     numbers = _wanted_sides(node, planned)
+    if isinstance(described.operator, ProcessOperator):
+        described.operator.timeout_seconds = _timeout_seconds(planned)
     rows = apply_operator(
         frame.drop(TASK),
         described.operator,
@@ -385,6 +430,7 @@ def _operated(
         sides=numbers,
         dropped=None if _late_number(node) in numbers else dropped,
         initial=None if begin is None else keyed_frame(frame.sparkSession, begin, described.keys, where=node.where),
+        rejects=None if rejects is None else rejects.told,
     )
     return {_sides(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
 
@@ -523,28 +569,57 @@ def _column(tag: int) -> str:
     return f"output_{tag}"
 
 
+def _read(step: Read, spark: SparkSession, reading: Reading) -> DataFrame:
+    """The rows of a source, and those that come once more; with what they were made of, where letters need it."""
+    from pyspark.sql import functions as F
+
+    frame = step.source.read(spark, reading)
+    if not isinstance(reading.rejects, Rejects):
+        return frame
+    columns = step.source.columns(reading.where)
+    if ORIGINAL not in frame.columns:
+        frame = frame.withColumn(ORIGINAL, original(F.to_json(F.struct(*map(quote, columns.names)))))
+    if reading.returned is not None and not step.source.has_bytes:
+        back = parse_returned(reading.returned, columns, reading)
+        frame = frame.unionByName(back, allowMissingColumns=True)
+    return reading.rejects.count(frame)
+
+
+def _timeout_seconds(planned: Plan) -> float | None:
+    """How long a function of the author's may take for an event."""
+    tracking = planned.job.tracking
+    return None if tracking is None else tracking.timeout.total_seconds()
+
+
+def _no_letters(spark: SparkSession) -> DataFrame:
+    """A frame of the columns of letters, without any."""
+    from pyspark.sql import functions as F
+
+    columns = parse_ddl(LETTER, "dead letters").columns
+    return spark.range(0).select(*(F.lit(None).cast(column.type or "string").alias(column.name) for column in columns))
+
+
 def _compile_step(
     node: Node,
     inputs: list[DataFrame],
     planned: Plan,
-    spark: SparkSession,
-    start: str | None,
-    rows_per_epoch: int,
     beats: DataFrame | None,
     tables: Address | None,
+    rejects: Rejects | None,
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
     step = node.step
-    if isinstance(step, Read):
-        return step.source.read(spark, read_from(planned, node, start, rows_per_epoch))
     frame = inputs[0]
     before = planned.logical.node(node.inputs[0]).flow
-    hidden = [name for name in (*before.hidden, TASK) if name in frame.columns]
+    hidden = [name for name in (*before.hidden, TASK, ORIGINAL) if name in frame.columns]
+    told = None if rejects is None else rejects.told
+    timeout = _timeout_seconds(planned)
     if isinstance(step, Where):
         if isinstance(step.condition, str):
             return frame.where(step.condition)
-        return apply_rows(frame, RowStep(step.condition, "where", node.where, ()), "", hidden)
+        test = RowStep(step.condition, "where", node.name, node.where, (), told, timeout)
+        return apply_rows(frame, test, "", hidden)
     if isinstance(step, Part):
         return frame.where(step.condition)
     if isinstance(step, Select):
@@ -555,7 +630,8 @@ def _compile_step(
     if isinstance(step, Map | FlatMap):
         columns = node.flow.columns.names if node.flow.columns else ()
         kept = [name for name in hidden if name.lower() not in {column.lower() for column in columns}]
-        return apply_rows(frame, RowStep(step.function, node.kind, node.where, columns), step.schema, kept)
+        rows = RowStep(step.function, node.kind, node.name, node.where, columns, told, timeout)
+        return apply_rows(frame, rows, step.schema, kept)
     if isinstance(step, Transform):
         return _transformed(frame, step, node)
     if isinstance(step, Merge):
@@ -565,7 +641,8 @@ def _compile_step(
     if isinstance(step, TableJoin):
         return _joined_with_table(frame, step, tables, planned, node)
     if isinstance(step, Timed):
-        return tell_time(frame, step.time, hidden=hidden, where=node.where, beats=beats)
+        guard = Guard(node.name, node.where, "time", rejects)
+        return tell_time(frame, step.time, hidden=hidden, guard=guard, beats=beats)
     if isinstance(step, Exchanged):
         return _exchanged(frame, step, planned.physical.state_partitions)
     if isinstance(step, WindowAggregate):
@@ -582,7 +659,7 @@ def _compile_step(
 
 def _merged(inputs: list[DataFrame], planned: Plan, node: Node) -> DataFrame:
     """One frame of all rows; hidden columns that a source does not have are null, others must be the same."""
-    hidden = {TASK, *(name for before in node.inputs for name in planned.logical.node(before).flow.hidden)}
+    hidden = {TASK, ORIGINAL, *(name for before in node.inputs for name in planned.logical.node(before).flow.hidden)}
     shown = [sorted(name.lower() for name in frame.columns if name not in hidden) for frame in inputs]
     if any(names != shown[0] for names in shown):
         raise BadJob(
@@ -683,7 +760,7 @@ def _joined(left: DataFrame, right: DataFrame, step: Join, planned: Plan, node: 
         return two.alias(name) if step.how == "right" else F.coalesce(one, two).alias(name)
 
     def in_sight(frame: DataFrame, hidden: tuple[str, ...]) -> list[str]:
-        return [name for name in frame.columns if name.lower() not in on and name not in hidden and name != TASK]
+        return [name for name in frame.columns if name.lower() not in on and name not in (*hidden, TASK, ORIGINAL)]
 
     return joined.select(
         *(key(name) for name in step.on),

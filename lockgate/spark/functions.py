@@ -1,8 +1,8 @@
 """Functions of the author's, row by row, in Python workers.
 
 Rows travel in Arrow batches. A function that raises, or returns what its schema does not allow, stops the job with the
-row's position and the author's own line; the row is neither dropped nor written as null. Timestamps are given as
-aware datetimes in UTC, and a naive one that comes back is taken as UTC.
+row's position and the author's own line, or the row becomes a dead letter; it is neither dropped nor written as null.
+Timestamps are given as aware datetimes in UTC, and a naive one that comes back is taken as UTC.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.endpoints import POSITION
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
+from lockgate.operators.deadline import TimedOut, deadline
+from lockgate.sources.rejects import Rejection, as_base64
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.types import StructField
 
@@ -26,12 +29,19 @@ class RowStep:
 
     function: Callable[..., Any]
     kind: str  # "map", "flat_map" or "where"
+    name: str
     where: str
     columns: tuple[str, ...]  # of the result; empty for "where"
+    rejects: Accumulator[list[str]] | None = None  # takes the rows that it fails on; None where they stop the job
+    timeout_seconds: float | None = None  # for one row
 
 
 class RowError(Exception):
     """Raised in a worker; its message is the token that carries the failure home."""
+
+
+class _Unfit(Exception):
+    """Why a row has no result."""
 
 
 def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str]) -> DataFrame:
@@ -43,13 +53,12 @@ def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str])
     made = frame.schema.fields if step.kind == "where" else _fields(ddl) + kept
     schema = StructType(made)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    positions = frame.columns.index(POSITION) if POSITION in frame.columns else None
     names = tuple(frame.columns)
     kept_names = tuple(field.name for field in kept)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from _apply_batch(batch, step, names, kept_names, positions, arrow)
+            yield _apply_batch(batch, step, names, kept_names, arrow)
 
     return frame.mapInArrow(run, schema)
 
@@ -62,66 +71,106 @@ def _fields(ddl: str) -> list[StructField]:
 
 
 def _apply_batch(
-    batch: pa.RecordBatch,
-    step: RowStep,
-    names: tuple[str, ...],
-    kept: tuple[str, ...],
-    positions: int | None,
-    schema: pa.Schema,
-) -> Iterator[pa.RecordBatch]:
+    batch: pa.RecordBatch, step: RowStep, names: tuple[str, ...], kept: tuple[str, ...], schema: pa.Schema
+) -> pa.RecordBatch:
     import pyarrow as pa
     from pyspark.sql import Row
 
-    make_row = Row(*names)
-    rows = [make_row(*values) for values in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    # What a row was made of is for letters, and not for the author's function.
+    seen = [place for place, name in enumerate(names) if name != ORIGINAL]
+    make_row = Row(*(names[place] for place in seen))
+    columns = [batch.column(place).to_pylist() for place in seen]
+    rows = [make_row(*values) for values in zip(*columns, strict=True)]
+
+    def put_aside(index: int, unfit: _Unfit) -> None:
+        original = batch.column(names.index(ORIGINAL))[index].as_py() if ORIGINAL in names else None
+        _put_aside(step, rows[index], original, unfit)
+
     if step.kind == "where":
-        keep = [bool(_call(step, row, positions)) for row in rows]
-        yield batch.filter(pa.array(keep, type=pa.bool_()))
-        return
-    results: list[tuple[Any, ...]] = []
-    parents: list[int] = []
-    children: list[int] = []
+        keep = []
+        for index, row in enumerate(rows):
+            try:
+                keep.append(bool(_call(step, row)))
+            except _Unfit as unfit:
+                put_aside(index, unfit)
+                keep.append(False)
+        return batch.filter(pa.array(keep, type=pa.bool_()))
+    results: list[_Result] = []
     for index, row in enumerate(rows):
-        result = _call(step, row, positions)
-        made = [result] if step.kind == "map" else _as_list(result, step, row, positions)
-        for child, one in enumerate(made):
-            results.append(_as_tuple(one, step, row, positions))
-            parents.append(index)
-            children.append(child)
-    columns: list[pa.Array] = []
-    for place, name in enumerate(step.columns):
-        values = [result[place] for result in results]
-        columns.append(_as_array(values, schema.field(place), name, step, rows, parents, positions))
-    beside = batch.take(pa.array(parents, type=pa.int64()))
+        try:
+            made = _call(step, row)
+            fitting = [_as_tuple(one, step) for one in ([made] if step.kind == "map" else made)]
+        except _Unfit as unfit:
+            put_aside(index, unfit)
+            continue
+        results += [_Result(index, child, values) for child, values in enumerate(fitting)]
+    while (unfit_rows := _unfit_rows(results, step, schema)) is not None:
+        for index, told in unfit_rows.items():
+            put_aside(index, told)
+        results = [result for result in results if result.parent not in unfit_rows]
+    return _as_batch(batch, results, step, names, kept, schema)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A row that a function gave: of which row of the batch, the how manieth of it, and its values."""
+
+    parent: int
+    child: int
+    values: tuple[Any, ...]
+
+
+def _as_batch(
+    batch: pa.RecordBatch,
+    results: list[_Result],
+    step: RowStep,
+    names: tuple[str, ...],
+    kept: tuple[str, ...],
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    """The results, and beside each what is kept of the row that it came from."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([result.values[place] for result in results], type=schema.field(place).type)
+        for place in range(len(step.columns))
+    ]
+    beside = batch.take(pa.array([result.parent for result in results], type=pa.int64()))
     for name in kept:
+        field = schema.field(len(columns))
         if name == POSITION and step.kind == "flat_map":
+            places = beside.column(names.index(name)).to_pylist()
             told = [
-                {**row, "child": [*(row["child"] or []), child]}
-                for row, child in zip(beside.column(names.index(name)).to_pylist(), children, strict=True)
+                {**place, "child": [*(place["child"] or []), result.child]}
+                for place, result in zip(places, results, strict=True)
             ]
-            columns.append(pa.array(told, type=schema.field(len(columns)).type))
+            columns.append(pa.array(told, type=field.type))
         else:
-            columns.append(beside.column(names.index(name)).cast(schema.field(len(columns)).type))
-    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            columns.append(beside.column(names.index(name)).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _call(step: RowStep, row: Row, positions: int | None) -> Any:
+def _call(step: RowStep, row: Row) -> Any:
     try:
-        return step.function(row)
+        with deadline(step.timeout_seconds):
+            made = step.function(row)
+            # A generator runs the author's code while it is read.
+            return _as_list(made) if step.kind == "flat_map" else made
+    except _Unfit:
+        raise
+    except TimedOut:
+        raise _Unfit(f"it took longer than {step.timeout_seconds:g} seconds") from None
     except Exception as error:
-        raise _failure(step, row, positions, f"{type(error).__name__}: {error}") from error
+        raise _Unfit(f"{type(error).__name__}: {error}") from error
 
 
-def _as_list(result: Any, step: RowStep, row: Row, positions: int | None) -> list[Any]:
+def _as_list(result: Any) -> list[Any]:
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-        raise _failure(step, row, positions, f"flat_map returns an iterable of rows, not {type(result).__name__}")
-    try:
-        return list(result)  # a generator runs the author's code here, so it may raise here
-    except Exception as error:
-        raise _failure(step, row, positions, f"{type(error).__name__}: {error}") from error
+        raise _Unfit(f"flat_map returns an iterable of rows, not {type(result).__name__}")
+    return list(result)
 
 
-def _as_tuple(result: Any, step: RowStep, row: Row, positions: int | None) -> tuple[Any, ...]:
+def _as_tuple(result: Any, step: RowStep) -> tuple[Any, ...]:
     from pyspark.sql import Row
 
     if isinstance(result, Row) and hasattr(result, "__fields__"):
@@ -132,51 +181,55 @@ def _as_tuple(result: Any, step: RowStep, row: Row, positions: int | None) -> tu
         if not unknown and not missing:
             return tuple(result[name] for name in step.columns)
         told = f"lacks {sorted(missing)}" if missing else f"has {sorted(unknown)} beside it"
-        raise _failure(step, row, positions, f"the result {told}; its schema has {', '.join(step.columns)}")
+        raise _Unfit(f"the result {told}; its schema has {', '.join(step.columns)}")
     if isinstance(result, tuple | list) and len(result) == len(step.columns):
         return tuple(result)
-    raise _failure(step, row, positions, f"{result!r} is not a dict or tuple of ({', '.join(step.columns)})")
+    raise _Unfit(f"{result!r} is not a dict or tuple of ({', '.join(step.columns)})")
 
 
-def _as_array(
-    values: list[Any],
-    field: pa.Field,
-    name: str,
-    step: RowStep,
-    rows: list[Row],
-    parents: list[int],
-    positions: int | None,
-) -> pa.Array:
+def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dict[int, _Unfit] | None:
+    """The rows whose results have values that their columns cannot hold, with the reason; None where all fit."""
     import pyarrow as pa
 
-    try:
-        made = pa.array(values, type=field.type)
-        if made.null_count and not field.nullable:
-            raise ValueError(f"{name} is NOT NULL")
-        return made
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
-        # Once more, one by one, to find the row that does not fit.
-        for value, parent in zip(values, parents, strict=True):
-            try:
-                if value is None and not field.nullable:
-                    raise ValueError("it is NOT NULL")
-                pa.array([value], type=field.type)
-            except Exception as error:
-                reason = f"{name}={value!r} is not of type {field.type}: {str(error).splitlines()[0]}"
-                raise _failure(step, rows[parent], positions, reason) from error
-        raise
+    for place, name in enumerate(step.columns):
+        field = schema.field(place)
+        try:
+            made = pa.array([result.values[place] for result in results], type=field.type)
+            if made.null_count and not field.nullable:
+                raise ValueError(f"{name} is NOT NULL")
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
+            # Once more, one by one, to find the rows that do not fit.
+            found: dict[int, _Unfit] = {}
+            for result in results:
+                try:
+                    if result.values[place] is None and not field.nullable:
+                        raise ValueError("it is NOT NULL")
+                    pa.array([result.values[place]], type=field.type)
+                except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError) as error:
+                    told = f"{name}={result.values[place]!r} is not of type {field.type}: {str(error).splitlines()[0]}"
+                    found.setdefault(result.parent, _Unfit(told))
+            if not found:
+                raise
+            return found
+    return None
 
 
-def _failure(step: RowStep, row: Row, positions: int | None, reason: str) -> RowError:
-    place = row[positions] if positions is not None else None
-    shown = {name: value for name, value in row.asDict().items() if not name.startswith("_")}
-    return RowError(
+def _put_aside(step: RowStep, row: Row, original: Mapping[str, Any] | None, unfit: _Unfit) -> None:
+    """Let a row that has no result become a letter; or stop the job."""
+    values = row.asDict()
+    place = values.get(POSITION)
+    shown = str({name: value for name, value in values.items() if not name.startswith("_")})
+    if step.rejects is not None:
+        rejection = Rejection(step.name, str(unfit), place, shown, as_base64(original))
+        step.rejects.add([rejection.text()])
+        return
+    raise RowError(
         RowFailure(
             kind="function",
             where=step.where,
             part=f"{place['source']}, {place['part']}" if place else "an unknown place",
             at=place["at"] if place else -1,
-            reason=reason,
-            row=str(shown),
+            reason=str(unfit),
+            row=shown,
         ).token()
-    )
+    ) from unfit

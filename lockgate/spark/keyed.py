@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.endpoints import POSITION
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.dataflow.schema import quote
 from lockgate.errors import InvariantBroken, LockgateError, Refused
 from lockgate.failures import Carried, RowFailure
@@ -39,6 +39,7 @@ from lockgate.operators.pages import Pages
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
 from lockgate.operators.states import states_of
+from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.functions import RowError
 from lockgate.spark.keys import HASH, OutOfReach, as_keys, as_list, hash_of
 
@@ -117,6 +118,7 @@ def apply_operator(
     sides: Sequence[int] = (0,),
     dropped: Accumulator[int] | None = None,
     initial: DataFrame | None = None,
+    rejects: Accumulator[list[str]] | None = None,
 ) -> DataFrame:
     """What the operator gives: the columns of its side; or, where several are asked for, SIDE and a struct for each.
 
@@ -129,11 +131,12 @@ def apply_operator(
         sides: those that somebody wants, in order; rows of others are dropped.
         dropped: counts them.
         initial: what keys begin with in the first epoch, as `keys.keyed_frame` makes it; for a function with state.
+        rejects: takes the rows that it fails on; None where they stop the job.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import IntegerType, StructField, StructType
 
-    plan = _plan(frame, operator, keys, reads)
+    plan = _plan(frame, operator, keys, reads, keeps_original=rejects is not None)
     packed = _pack(plan.frame, partitions, is_told=True)
     shapes = [_shape(frame, operator.sides[index], keys) for index in sides]
     run = _Run(
@@ -148,6 +151,7 @@ def apply_operator(
         dropped=dropped,
         declared=declared,
         initial=None if initial is None else to_arrow_schema(initial.schema, timezone="UTC"),
+        rejects=rejects,
     )
     begun = None if initial is None else _pack(initial, partitions, is_told=False)
     ran = packed.groupBy("bucket").transformWithState(
@@ -175,7 +179,9 @@ class _Plan:
     keeps_rows: bool
 
 
-def _plan(frame: DataFrame, operator: Operator, keys: Sequence[str], reads: Mapping[str, str]) -> _Plan:
+def _plan(
+    frame: DataFrame, operator: Operator, keys: Sequence[str], reads: Mapping[str, str], *, keeps_original: bool
+) -> _Plan:
     """The frame with what has to travel: hash, place, then each column once."""
     from pyspark.sql import functions as F
 
@@ -201,6 +207,8 @@ def _plan(frame: DataFrame, operator: Operator, keys: Sequence[str], reads: Mapp
     if keeps_rows:
         for column in frame.columns:
             add(column, F.col(quote(column)))
+    if keeps_original and ORIGINAL in frame.columns:
+        add(ORIGINAL, F.col(ORIGINAL))
     if operator.time is Time.NONE:
         add(_WALL, F.unix_micros(F.current_timestamp()).alias(_WALL))  # Spark tells no time to such an operator
     key_places = tuple(add_sql(key, f"__key_{key}") for key in keys)
@@ -293,6 +301,7 @@ class _Run:
     dropped: Accumulator[int] | None
     declared: Declared
     initial: Any  # the columns of packed initial states
+    rejects: Accumulator[list[str]] | None
 
     def begin(self, value: bytes, pages: Pages, wall: int) -> None:
         """Let keys begin with the states that are packed here; before any row, in the first epoch."""
@@ -352,8 +361,10 @@ class _Run:
     def _take(self, table: pa.Table, pages: Pages, watermark: int, wall: int) -> list[tuple[int, bytes]]:
         if _WALL in table.column_names and table.num_rows:
             wall = table.column(_WALL)[0].as_py()
+        table, groups = self._in_groups(table)
+        put_aside = None if self.rejects is None else lambda failed: self._put_aside(failed, table)
         try:
-            found = run_epoch(self.operator, pages, self._grouped(table), watermark=watermark, wall=wall)
+            found = run_epoch(self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside)
         except StepFailed as failed:
             raise RowError(self._failure(failed, table).token()) from failed
         if self.dropped is not None:
@@ -367,6 +378,31 @@ class _Run:
                 batch = self._as_batch(rows[start : start + _BATCH_ROWS], index, schema, table)
                 made.append((index, batch.serialize().to_pybytes()))
         return made
+
+    def _in_groups(self, table: pa.Table) -> tuple[pa.Table, Groups]:
+        """The rows of each key, without those that hold what Python cannot have."""
+        import numpy as np
+
+        while True:
+            try:
+                return table, self._grouped(table)
+            except OutOfReach as far:
+                if far.number is None or self.rejects is None:
+                    raise RowError(self._failure(far, table).token()) from far
+                self._put_aside(far, table)
+                table = table.take(np.delete(np.arange(table.num_rows), far.number))
+
+    def _put_aside(self, failed: StepFailed, table: pa.Table) -> None:
+        """Let a row that it failed on become a letter."""
+        if self.rejects is None or failed.number is None:
+            raise InvariantBroken("nobody takes a row that failed", where=self.where, fix="report this")
+        place = [table.column(at)[failed.number].as_py() for at in range(1, 1 + len(_PLACE))]
+        names = [name.removeprefix("__") for name in _PLACE]
+        shown = {_told(table.column_names[at]): str(table.column(at)[failed.number]) for at in self.reads}
+        original = table.column(ORIGINAL)[failed.number].as_py() if ORIGINAL in table.column_names else None
+        position = dict(zip(names, place, strict=True))
+        rejection = Rejection(self.place.step, failed.reason, position, str(shown), as_base64(original))
+        self.rejects.add([rejection.text()])
 
     def _in_order(self, values: Sequence[bytes]) -> pa.Table:
         """The rows by the hash of their key, then by source position.

@@ -3,8 +3,8 @@
 A watermark is told by one operator, and what may stand before and behind it is told here:
 
     check       an event without a time, beyond the years that people and Python know, or too far ahead of the epoch's
-                clock, stops the job and is named; behind the watermark it would be too late, one bad clock would have
-                closed all windows
+                clock, stops the job or becomes a dead letter; behind the watermark it would be too late, one bad clock
+                would have closed all windows
     beats       rows that carry nothing but a time, from a source of their own; they move the watermark of a stream
                 that is silent, and end right behind it
     watermark   Spark's own
@@ -36,7 +36,7 @@ from lockgate.dataflow.schema import quote
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TimeWindow
 from lockgate.guarantees import Delivery
 from lockgate.planner.flow import MISSED
-from lockgate.sources.parsing import stop_where
+from lockgate.sources.rejects import Guard
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -53,7 +53,7 @@ _FIRST, _LAST = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59
 
 
 def tell_time(
-    frame: DataFrame, time: EventTime, *, hidden: Sequence[str], where: str, beats: DataFrame | None
+    frame: DataFrame, time: EventTime, *, hidden: Sequence[str], guard: Guard, beats: DataFrame | None
 ) -> DataFrame:
     """The frame with a watermark; `beats` are those of `read_beats`, where the time has to go on in silence."""
     from pyspark.sql import functions as F
@@ -61,7 +61,7 @@ def tell_time(
     if time.is_arrival:
         frame = frame.withColumn(time.column, F.current_timestamp())
     else:
-        frame = frame.where(_stop_at_unusable(frame, time, hidden, where))
+        frame = _without_unusable(frame, time, hidden, guard)
     columns = frame.columns
     is_event = F.lit(True)
     if beats is not None:
@@ -73,7 +73,7 @@ def tell_time(
     return timed.where(wall).select(*map(quote, columns))
 
 
-def _stop_at_unusable(frame: DataFrame, time: EventTime, hidden: Sequence[str], where: str) -> Column:
+def _without_unusable(frame: DataFrame, time: EventTime, hidden: Sequence[str], guard: Guard) -> DataFrame:
     from pyspark.sql import functions as F
 
     at = F.col(quote(time.column))
@@ -94,7 +94,7 @@ def _stop_at_unusable(frame: DataFrame, time: EventTime, hidden: Sequence[str], 
         reason = reason.when(at > F.current_timestamp() + F.expr(_interval(time.max_ahead)), told)
     row = F.to_json(F.struct(*(F.col(quote(name)) for name in frame.columns if name not in hidden)))
     part, place = _place(frame)
-    return stop_where(reason, row=row, where=where, kind="time", part=part, at=place)
+    return guard.keep(frame, reason, shown=row, part=part, at=place)
 
 
 def _place(frame: DataFrame) -> tuple[Column, Column]:

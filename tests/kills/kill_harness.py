@@ -230,7 +230,7 @@ class Trial:
         if last is not None:
             self._send(producer, last)
         quiet_at = time.monotonic()
-        while len(self.seen()) < len(self.expected()) and time.monotonic() - quiet_at < _QUIET_SECONDS:
+        while self._missing() and time.monotonic() - quiet_at < _QUIET_SECONDS:
             before = len(self.seen())
             self._tend(reader)
             time.sleep(0.1)
@@ -243,6 +243,10 @@ class Trial:
         code = driver.process.wait(timeout=_PATIENCE_SECONDS)
         if code != 0:
             self.gave_up.append(f"a stop ended with {code}: {driver.tail()}")
+
+    def _missing(self) -> Counter[Content]:
+        """What has to come out, and is not; a row that came twice is none of the others."""
+        return Counter(self.expected()) - Counter(row.content for row in self.seen())
 
     def _judge(self, topics: list[str], reader: "subprocess.Popen[bytes]") -> Verdict:
         scanned = scan(self.servers, topics, isolation="read_committed")

@@ -18,6 +18,7 @@ table and files    the same without Kafka
 two clusters       the same, into Kafka twice
 """
 
+import base64
 import json
 import random
 from collections import defaultdict
@@ -30,6 +31,7 @@ from kafka.partitioner.default import murmur2
 from kill_checker import Content, Row
 
 PARTITIONS = 4
+LETTERS = "-letters"
 KEYS = [f"key-{number}" for number in range(16)]
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = timedelta(seconds=10)
@@ -41,17 +43,18 @@ COUNT, EIGHTH = 5, 8
 TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 HEAD = """\
+import random
 from datetime import datetime, timezone
 
 from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, Late, PostgresSink
-from lockgate import StatefulFunction, map_of, pattern, stream, value, windows
+from lockgate import StatefulFunction, acks, map_of, pattern, stream, value, windows
 
 
 def job(servers: str, name: str, read: str, write: str, dsn: str = "", files: str = "", second: str = "") -> Job:
     source = KafkaSource(topic=read, servers=servers, {columns})
     events = stream("events", source)
 {body}
-    return Job(name, {outputs}, guarantee=Guarantee.{guarantee}, epoch="100 milliseconds")
+    return Job(name, {outputs}, guarantee=Guarantee.{guarantee}, epoch="100 milliseconds"{settings})
 """
 
 Event = dict[str, Any]
@@ -72,6 +75,7 @@ class Workload:
     has_windows: bool = False
     has_late: bool = False  # do events come too late? Then the answer hangs on the epochs, and is computed from those
     guarantee: str = "END_TO_END_EXACTLY_ONCE"
+    settings: str = ""  # of the job, as text
     others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn), files, another cluster (second)
 
     def source(self) -> str:
@@ -85,11 +89,13 @@ class Workload:
         columns = 'value="id INT, name STRING, amount INT, at TIMESTAMP"'
         if self.is_read_by_key:
             columns = 'value="id INT, amount INT, at TIMESTAMP", key="name STRING"'
-        return HEAD.format(columns=columns, body=self.body, outputs=outputs, guarantee=self.guarantee)
+        return HEAD.format(
+            columns=columns, body=self.body, outputs=outputs, guarantee=self.guarantee, settings=self.settings
+        )
 
     def topics(self, write: str) -> list[str]:
         """The topics that come out."""
-        return [write + suffix for suffix in self.outputs]
+        return [write + suffix for suffix in (*self.outputs, *([LETTERS] if self.settings else ()))]
 
     def make_events(self, rng: random.Random) -> Iterator[Event]:
         """What is sent."""
@@ -140,7 +146,10 @@ def disorder(made: Iterable[Event], rng: random.Random) -> Iterator[Event]:
 
 
 def canonical(value: Any) -> str:
-    """One text for one JSON value."""
+    """One text for one JSON value; a letter counts as what it says of its event, whichever epoch it left in."""
+    if isinstance(value, dict) and "life" in value:
+        event = json.loads(base64.b64decode(value["value"]))
+        value = {"event": event["id"], "step": value["step"], "reason": value["reason"]}
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -185,6 +194,18 @@ def _expect_windows(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]
     for (name, start), amounts in sums.items():
         times = {"window_start": _text(start), "window_end": _text(start + WINDOW)}
         yield "", name, {"name": name, **times, "total": sum(amounts), "count": len(amounts)}
+
+
+def _expect_letters(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
+    totals: dict[str, int] = {}
+    for event in sent:
+        if event["amount"] % 10 == 3:
+            yield LETTERS, None, {"event": event["id"], "step": "map", "reason": "ValueError: three"}
+        elif event["amount"] % 10 == 4:
+            yield LETTERS, None, {"event": event["id"], "step": "totals", "reason": "ValueError: four"}
+        else:
+            totals[event["name"]] = totals.get(event["name"], 0) + event["amount"]
+            yield "", event["name"], {"id": event["id"], "name": event["name"], "total": totals[event["name"]]}
 
 
 def _by_name(sent: list[Event]) -> dict[str, list[Event]]:
@@ -404,6 +425,34 @@ _JOINED = f"""
     named = pairs.select("name", "id", "large_id")
 """
 
+_LETTERS = """
+    class Totals(StatefulFunction):
+        schema = "id INT, name STRING, total INT"
+        total = value("INT")
+
+        def process(self, row, context):
+            self.total.set((self.total.get() or 0) + row.amount)
+            if row.amount % 10 == 4:
+                raise ValueError("four")
+            yield row.id, row.name, self.total.get()
+
+    def check(row):
+        if row.amount % 10 == 3:
+            raise ValueError("three")
+        return row.id, row.name, row.amount
+
+    checked = events.map(check, schema="id INT, name STRING, amount INT")
+    totals = checked.key_by("name").process(Totals(), name="totals")
+"""
+_ACKS = """
+    def fail(row):
+        if random.random() < 0.3:
+            raise OSError("not now")
+        return row.id, row.name, row.amount * 2
+
+    large = events.where("amount % 10 <> 0").map(fail, schema="id INT, name STRING, twice INT")
+"""
+_TO_LETTERS = ', dead_letters=KafkaSink(topic=write + "-letters", servers=servers)'
 _TABLE = 'large.to("table", PostgresSink(table=name, dsn=dsn, create=True))'
 _FILES = 'large.to("files", FileSink(files))'
 _SECOND = 'large.to("second", KafkaSink(topic=write, servers=second, key="name"))'
@@ -423,6 +472,24 @@ WORKLOADS = {
             outputs={},
             expect=_expect_keyed,
             others=(_TABLE, _FILES),
+        ),
+        Workload(
+            name="letters",
+            body=_LETTERS,
+            outputs={"": "totals"},
+            expect=_expect_letters,
+            is_stateful=True,
+            is_ordered=False,
+            settings=_TO_LETTERS,
+        ),
+        Workload(
+            name="acks",
+            body=_ACKS,
+            outputs={"": "large"},
+            expect=_expect_keyed,
+            is_ordered=False,
+            guarantee="AT_LEAST_ONCE",
+            settings=_TO_LETTERS + ', tracking=acks(max_attempts=20, backoff="10 milliseconds")',
         ),
         Workload(name="two clusters", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, others=(_SECOND,)),
         Workload(

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from lockgate.dataflow import exchange, windows
+from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import Output, Stream, stream
+from lockgate.dataflow.tracking import acks
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
@@ -574,21 +576,48 @@ def test_processing_time_is_a_hidden_column() -> None:
     assert "has the name of the column that processing time adds" in refused.what
 
 
-# What is not part of this version
+# What contradicts itself
+
+
+def test_letters_have_a_way_of_their_own_from_every_step_that_may_reject() -> None:
+    graph = graph_of(orders().where("amount > 1").map(str, schema="a STRING"), dead_letters=MemorySink())
+    letters = graph.node("dead_letters")
+    assert letters.inputs == ("orders", "map")
+    assert graph.node("dead-letters").inputs == ("dead_letters",)
+    assert letters.flow.columns is not None
+    assert "reason" in letters.flow.columns.names
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"tracking": SimpleNamespace()}, "tracking by acknowledgement is not part of this version"),
-        ({"dead_letters": MemorySink()}, "dead letters are not part of this version"),
+        ({"tracking": acks()}, "nobody takes the events that fail at every attempt"),
+        (
+            {"tracking": acks(), "dead_letters": MemorySink(), "guarantee": Guarantee.EXACTLY_ONCE},
+            "gives at-least-once",
+        ),
+        ({"dead_letters": MemorySink(), "mode": Mode.REAL_TIME}, "real-time mode has no such moment"),
     ],
 )
-def test_options_of_a_job_that_are_not_here_yet_are_refused(options: dict[str, Any], what: str) -> None:
+def test_options_of_a_job_that_contradict_each_other_are_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(BadJob, match=what) as refused:
         graph_of(orders(), **options)
     assert f"job 'orders', declared at {HERE}:" in refused.value.where
-    assert "leave " in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"tracking": SimpleNamespace()}, "tracking= takes acks"),
+        ({"dead_letters": "letters"}, "dead_letters= takes a sink"),
+        ({"dead_letters": DeadLetters(MemorySink(), stop_after=True)}, "stop_after=True is neither"),
+        ({"dead_letters": DeadLetters(MemorySink(), stop_after=-1)}, "stop_after=-1 is neither"),
+        ({"dead_letters": DeadLetters(MemorySink(), stop_after=1.5)}, "stop_after=1.5 is neither"),
+    ],
+)
+def test_options_of_a_job_that_mean_nothing_are_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadJob, match=what):
+        graph_of(orders(), **options)
 
 
 def test_an_output_cannot_promise_more_than_its_job() -> None:

@@ -22,9 +22,8 @@ BATCH = pa.record_batch(
 
 
 def apply(function: Callable[..., Any], kind: str, schema: pa.Schema, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    step = RowStep(function=function, kind=kind, where="map 'm', declared at job.py:7", columns=columns)
-    made = _apply_batch(BATCH, step, ("v", POSITION), (POSITION,), 1, schema)
-    return [row for batch in made for row in batch.to_pylist()]
+    step = RowStep(function=function, kind=kind, name="m", where="map 'm', declared at job.py:7", columns=columns)
+    return list(_apply_batch(BATCH, step, ("v", POSITION), (POSITION,), schema).to_pylist())
 
 
 def apply_map(function: Callable[..., Any], kind: str = "map") -> list[dict[str, Any]]:

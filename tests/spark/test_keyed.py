@@ -105,6 +105,7 @@ def engine(kind: pa.DataType, dropped: Any = None) -> _Run:
         dropped=dropped,
         declared={},
         initial=None,
+        rejects=None,
     )
 
 

@@ -1,0 +1,167 @@
+"""The letters of an epoch: events that its steps could not use, put beside its rows.
+
+Which they are is known only when the rows are there. So these are computed once and kept, the letters are asked for and
+become rows of one more output, and everything is written together: a letter is out exactly when the rows of its epoch
+are. Rows that were kept and then lost, with the executor that held them, are not computed again: functions might fail
+on others then. The epoch fails, and is repeated whole by the query, which starts again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lockgate.dataflow.deadletters import LETTER, DeadLetters
+from lockgate.errors import EpochFailed, Failed
+from lockgate.runtime.acker import Acker
+from lockgate.runtime.checkpoints import RunningQuery
+from lockgate.sources.rejects import Rejection, Rejects
+from lockgate.spark.compile import TAG, CompiledOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+EVENTS_MIN = 100
+"""A share of fewer events than these says nothing."""
+
+_LOST = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block rdd_")
+
+
+@dataclass
+class LetterBox:
+    """Takes the letters of a job, epoch by epoch."""
+
+    spark: SparkSession
+    job: str
+    where: str
+    letters: DeadLetters
+    rejects: Rejects
+    output: CompiledOutput
+    acker: Acker | None = None  # keeps events that are tried again first
+    total: int = 0
+    _events: int = 0
+    _counted: set[int] = field(default_factory=set)  # the epochs whose letters count already, however often they run
+
+    @contextlib.contextmanager
+    def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
+        """The rows of an epoch and its letters, for the time that they are needed."""
+        self.rejects.forget()
+        before = self._persisted()
+        try:
+            kept = rows.localCheckpoint()
+            rejected, events = self.rejects.collect(observed(self.spark, query))
+            # Those that a source itself put aside are not among its rows.
+            events += sum(one.position is not None and one.step == one.position["source"] for one in rejected)
+            if self.acker is not None:
+                retries = [one for one in rejected if self.acker.may_retry(one)]
+                self.acker.keep(retries, epoch=epoch, run=query.run.replace("-", ""))
+                rejected = [one for one in rejected if not self.acker.may_retry(one)]
+            self._count(epoch, len(rejected), events)
+            yield self._with_letters(kept, [self._letter(one, epoch, query.id) for one in rejected])
+        except Exception as error:
+            if any(mark in str(error) for mark in _LOST):
+                raise EpochFailed(
+                    f"rows of epoch {epoch} were lost with the process that held them",
+                    where=self.where,
+                    fix="nothing: the epoch is repeated",
+                ) from error
+            raise
+        finally:
+            for number, held in self._persisted().items():
+                if number not in before:
+                    held.unpersist(False)
+
+    def _persisted(self) -> dict[int, Any]:
+        jsc = self.spark.sparkContext._jsc
+        return dict(jsc.getPersistentRDDs()) if jsc is not None else {}
+
+    def _with_letters(self, rows: DataFrame, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        if not letters:
+            return rows
+        log.warning("job %s: %d events became dead letters, e.g. %s", self.job, len(letters), letters[0]["reason"])
+        made = self.output.sink.prepare(as_frame(self.spark, letters))
+        row = F.struct(*(F.col(f"`{name}`") for name in made.columns))
+        columns = [
+            F.lit(self.output.tag).alias(TAG)
+            if name == TAG
+            else (row if name == self.output.struct else F.lit(None)).cast(rows.schema[name].dataType).alias(name)
+            for name in rows.columns
+        ]
+        return rows.union(made.select(*columns))
+
+    def _letter(self, rejection: Rejection, epoch: int, life: str) -> dict[str, Any]:
+        place = rejection.position or {}
+        original = rejection.original or {}
+        identity = json.dumps([self.job, life, epoch, *rejection.place])
+        headers = original.get("headers")
+        return {
+            "id": hashlib.sha256(identity.encode()).hexdigest()[:16],
+            "job": self.job,
+            "life": life,
+            "epoch": epoch,
+            "step": rejection.step,
+            "reason": rejection.reason,
+            "attempts": rejection.attempts,
+            "source": place.get("source"),
+            "part": place.get("part"),
+            "at": place.get("at"),
+            "child": ".".join(map(str, place.get("child") or ())) or None,
+            "shown": rejection.shown,
+            "key": original.get("key"),
+            "value": original.get("value"),
+            "headers": json.dumps(headers) if headers else None,
+            "timestamp": original.get("timestamp"),
+        }
+
+    def _count(self, epoch: int, letters: int, events: int) -> None:
+        """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""
+        if epoch not in self._counted:
+            self._counted.add(epoch)
+            self.total += letters
+            self._events += events
+        limit = self.letters.stop_after
+        if limit is None or not letters:
+            return
+        is_share = isinstance(limit, float)
+        if is_share and (self._events < EVENTS_MIN or self.total <= limit * self._events):
+            return
+        if not is_share and self.total <= limit:
+            return
+        told = f"{self.total} of {self._events} events" if is_share else f"{self.total} events"
+        raise Failed(
+            f"{told} of job {self.job!r} became dead letters since it was started, more than stop_after={limit}",
+            where=self.where,
+            fix="see why in the letters that are out (lockgate dead-letters list), mend the step or the events, and run"
+            " the job again: the epoch in hand is not written, nothing is lost",
+        )
+
+
+def observed(spark: SparkSession, query: RunningQuery) -> dict[str, Any]:
+    """What was observed on the way of the rows of the epoch that is being written, by name."""
+    session, jvm = spark._jsparkSession, spark.sparkContext._jvm
+    metrics = session.streams().get(query.id).streamingQuery().lastExecution().observedMetrics()
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava  # type: ignore[union-attr]
+    return {name: json.loads(row.json())["told"] for name, row in dict(as_java(metrics)).items()}
+
+
+def as_frame(spark: SparkSession, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Letters as rows, out of a literal: Spark's own way from Python would change which session is the active one."""
+    from pyspark.sql import functions as F
+
+    text = base64.b64encode(json.dumps(list(letters)).encode()).decode()
+    parsed = F.from_json(F.unbase64(F.lit(text)).cast("string"), f"ARRAY<STRUCT<{_fields()}>>", {"mode": "FAILFAST"})
+    return spark.range(0, 1, 1, numPartitions=1).select(F.inline(parsed))
+
+
+def _fields() -> str:
+    return ", ".join(": ".join(column.strip().split(" ", 1)) for column in LETTER.split(","))

@@ -1,0 +1,269 @@
+"""Tracking by acknowledgement: an event that fails comes again alone; its neighbours are neither held nor repeated."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockgate import FileSource, Guarantee, Job, MemorySink, Run, StatefulFunction, Stream, acks, run, stream, value
+from lockgate.dataflow.tracking import Acks
+from lockgate.errors import BadJob
+from lockgate.files.system import LocalSystem
+from lockgate.planner.plan import plan
+from lockgate.runtime.acker import WAITING, Acker
+from lockgate.sources.rejects import Rejection
+from lockgate.sources.returned import FOLDER
+
+VALUE = "k STRING, v INT"
+
+
+# The acker alone
+
+
+def rejection(at: int, *, attempts: int = 0, step: str = "map") -> Rejection:
+    position = {"source": "in", "part": "p", "at": at, "child": [1]}
+    original = {"key": None, "value": "eA==", "headers": [], "timestamp": None, "attempts": attempts}
+    return Rejection(step, "ValueError: no", position, "{}", original)
+
+
+def acker_at(place: Path, committed: set[int], tracking: Acks | None = None) -> Acker:
+    chosen = tracking or acks(max_attempts=3, backoff="10 seconds")
+    return Acker(LocalSystem(place), chosen, is_committed=committed.__contains__, job="acks")
+
+
+def lines_in(place: Path, folder: str) -> list[dict[str, Any]]:
+    files = sorted((place / folder).glob("*.json")) if (place / folder).is_dir() else []
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_an_event_comes_back_when_its_epoch_is_committed_and_its_pause_is_over(tmp_path: Path) -> None:
+    committed: set[int] = set()
+    acker = acker_at(tmp_path, committed)
+    acker.keep([rejection(7)], epoch=4, run="r1")
+    assert (acker.waiting, acker.take_released()) == (1, 0)
+    acker.release(time.time() + 11)
+    assert lines_in(tmp_path, FOLDER) == []  # its epoch may yet be repeated
+    committed.add(4)
+    acker.release(time.time())
+    assert lines_in(tmp_path, FOLDER) == []  # its pause is not over
+    acker.release(time.time() + 11)
+    (line,) = lines_in(tmp_path, FOLDER)
+    assert line["_position"] == {"source": "in", "part": "p", "at": 7, "child": []}
+    assert (line["__original"]["attempts"], line["__original"]["value"]) == (1, "eA==")
+    assert (acker.waiting, acker.take_released(), acker.take_released()) == (0, 1, 0)
+    assert lines_in(tmp_path, WAITING) == []
+
+
+def test_an_event_of_which_several_parts_failed_comes_back_once(tmp_path: Path) -> None:
+    acker = acker_at(tmp_path, {4})
+    acker.keep([rejection(7), rejection(7, step="where"), rejection(8)], epoch=4, run="r1")
+    acker.release(time.time() + 11)
+    assert sorted(line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)) == [7, 8]
+
+
+def test_pauses_grow_and_attempts_end(tmp_path: Path) -> None:
+    acker = acker_at(tmp_path, {4})
+    assert [acker.may_retry(rejection(1, attempts=done)) for done in (0, 1, 2)] == [True, True, False]
+    acker.keep([rejection(1, attempts=1)], epoch=4, run="r1")
+    acker.release(time.time() + 11)
+    assert acker.waiting == 1
+    acker.release(time.time() + 21)
+    assert acker.waiting == 0
+
+
+def test_what_nobody_can_give_once_more_is_not_tried_again(tmp_path: Path) -> None:
+    acker = acker_at(tmp_path, set())
+    assert not acker.may_retry(Rejection("map", "no", None, "{}", None))
+
+
+def test_another_process_finds_what_waits_also_what_a_repeated_epoch_has_kept(tmp_path: Path) -> None:
+    acker_at(tmp_path, set()).keep([rejection(1)], epoch=4, run="r1")
+    acker_at(tmp_path, set()).keep([rejection(2)], epoch=4, run="r2")
+    third = acker_at(tmp_path, {4})
+    assert third.waiting == 2
+    third.release(time.time() + 11)
+    assert sorted(line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)) == [1, 2]
+
+
+def test_a_crash_between_letting_back_and_forgetting_lets_nothing_back_twice(tmp_path: Path) -> None:
+    acker = acker_at(tmp_path, {4})
+    acker.keep([rejection(1)], epoch=4, run="r1")
+    (name,) = (file.name for file in (tmp_path / WAITING).iterdir())
+    content = (tmp_path / WAITING / name).read_bytes()
+    acker.release(time.time() + 11)
+    (tmp_path / WAITING / name).write_bytes(content)
+    again = acker_at(tmp_path, {4})
+    again.release(time.time() + 11)
+    assert len(lines_in(tmp_path, FOLDER)) == 1
+    assert lines_in(tmp_path, WAITING) == []
+
+
+# What is refused
+
+
+def job_of(ends: Stream, sink: MemorySink, letters: MemorySink | None, **more: Any) -> Job:
+    settings = {"guarantee": Guarantee.AT_LEAST_ONCE, "tracking": acks(backoff="10 milliseconds"), **more}
+    return Job("acks", ends.to("out", sink), dead_letters=letters, **settings)
+
+
+def test_what_acks_cannot_be_declared_with(tmp_path: Path) -> None:
+    read = stream("in", FileSource(path=str(tmp_path), value=VALUE))
+    with pytest.raises(BadJob, match="nobody takes the events that fail at every attempt"):
+        plan(job_of(read, MemorySink(), None))
+    with pytest.raises(BadJob, match="gives at-least-once"):
+        plan(job_of(read, MemorySink(), MemorySink(), guarantee=Guarantee.EXACTLY_ONCE))
+    with pytest.raises(BadJob, match="tracking= takes acks"):
+        job_of(read, MemorySink(), MemorySink(), tracking=3)
+    for wrong in ({"max_attempts": 0}, {"max_attempts": True}, {"timeout": "0 seconds"}, {"timeout": "3 days"}):
+        with pytest.raises(BadJob):
+            acks(**wrong)  # type: ignore[arg-type]
+
+
+# The same with Spark
+
+
+def put(place: Path, *events: tuple[str, int]) -> None:
+    """A file of events, in place whole."""
+    aside = place / "aside.json"
+    aside.write_text("\n".join(json.dumps({"k": key, "v": number}) for key, number in events))
+    aside.rename(place / "in" / f"{time.time_ns()}.json")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path
+
+
+def events(place: Path) -> Stream:
+    return stream("in", FileSource(path=str(place / "in"), value=VALUE))
+
+
+def start(place: Path, job: Job, *, until_caught_up: bool = True) -> Run:
+    log_file = place / "spark.log"
+    return run(job, checkpoint=str(place / "checkpoint"), log_file=log_file, until_caught_up=until_caught_up)
+
+
+def noting(place: Path, then: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
+    """A function that notes every call in a file, and is told how often the row has come by now."""
+    calls = place / "calls"
+
+    def call(row: Any) -> Any:
+        with calls.open("a+") as file:
+            file.write(f"{row.k}\n")
+            file.seek(0)
+            times = file.read().split().count(row.k)
+        return then(row, times)
+
+    return call
+
+
+def calls_of(place: Path) -> Counter[str]:
+    return Counter((place / "calls").read_text().split())
+
+
+def fail_twice(row: Any, times: int) -> Any:
+    if row.k == "bad" and times < 3:
+        raise OSError("the service is away")
+    return (row.k, row.v)
+
+
+def fail_always(row: Any, times: int) -> Any:
+    if row.k == "bad":
+        raise OSError("the service is gone")
+    return (row.k, row.v)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
+    put(place, ("a", 1), ("bad", 2), ("c", 3))
+    sink, letters = MemorySink(), MemorySink()
+    start(place, job_of(events(place).map(noting(place, fail_twice), schema=VALUE), sink, letters))
+    assert sorted((row.k, row.v) for row in sink.rows) == [("a", 1), ("bad", 2), ("c", 3)]
+    assert calls_of(place) == {"a": 1, "bad": 3, "c": 1}
+    assert letters.rows == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
+    put(place, ("a", 1), ("bad", 2))
+    sink, letters = MemorySink(), MemorySink()
+    start(place, job_of(events(place).map(noting(place, fail_always), schema=VALUE), sink, letters))
+    assert [row.k for row in sink.rows] == ["a"]
+    assert calls_of(place) == {"a": 1, "bad": 3}
+    (letter,) = letters.rows
+    assert (letter.attempts, bytes(letter.value)) == (3, b'{"k": "bad", "v": 2}')
+
+
+class Sums(StatefulFunction):
+    schema = "k STRING, total INT"
+    total = value("INT")
+
+    def process(self, row: Any, context: Any) -> Any:
+        self.total.set((self.total.get() or 0) + row.v)
+        while row.v == 13:
+            pass
+        yield row.k, self.total.get()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_functions_that_hang_are_cut_off_with_and_without_state(place: Path) -> None:
+    def hang(row: Any) -> Any:
+        while row.v == 12:
+            pass
+        return (row.k, row.v)
+
+    put(place, ("a", 1), ("a", 12), ("a", 13), ("a", 2))
+    sink, letters = MemorySink(), MemorySink()
+    tracking = acks(timeout="300 milliseconds", max_attempts=2, backoff="10 milliseconds")
+    sums = events(place).map(hang, schema=VALUE).key_by("k").process(Sums())
+    start(place, job_of(sums, sink, letters, tracking=tracking))
+    assert sorted((row.k, row.total) for row in sink.rows) == [("a", 1), ("a", 3)]
+    assert sorted((row.step, row.attempts, row.reason) for row in letters.rows) == [
+        ("map", 2, "it took longer than 0.3 seconds"),
+        ("process", 2, "it took longer than 0.3 seconds"),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_running_job_goes_on_beside_events_that_wait_and_the_next_run_has_them(place: Path) -> None:
+    def until_mended(row: Any, times: int) -> Any:
+        if row.k == "bad" and not mended.exists():
+            raise OSError("not mended")
+        return (row.k, row.v)
+
+    mended = place / "mended"
+    sink, letters = MemorySink(), MemorySink()
+    # Enough attempts for a machine that is slow: pauses double.
+    tracking = acks(max_attempts=12, backoff="500 milliseconds")
+    job = job_of(events(place).map(noting(place, until_mended), schema=VALUE), sink, letters, tracking=tracking)
+    put(place, ("bad", 1), ("a", 1))
+    live = start(place, job, until_caught_up=False)
+    try:
+        wait_until(lambda: [row.k for row in sink.rows] == ["a"], live)
+        put(place, ("b", 1))
+        wait_until(lambda: sorted(row.k for row in sink.rows) == ["a", "b"], live)
+    finally:
+        live.stop()
+    assert letters.rows == []
+    mended.touch()
+    start(place, job)
+    # At least once: the run may have been stopped in an epoch, which the next one repeats.
+    assert {row.k for row in sink.rows} == {"a", "b", "bad"}
+    assert letters.rows == []
+
+
+def wait_until(holds: Callable[[], bool], running: Run) -> None:
+    deadline = time.monotonic() + 300
+    while not holds():
+        assert running.is_running, running._query.exception()
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)

@@ -1,0 +1,224 @@
+"""Dead letters: events that cannot be used leave by a way of their own, and all others go on."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from lockgate import (
+    DeadLetters,
+    FileSource,
+    Guarantee,
+    Job,
+    MemorySink,
+    MemorySource,
+    StatefulFunction,
+    Stream,
+    run,
+    stream,
+    value,
+    windows,
+)
+from lockgate.errors import Failed, FunctionFailed
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+VALUE = "k STRING, v INT"
+BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def put(place: Path, *lines: str) -> None:
+    """A file of lines, in place whole."""
+    aside = place.parent / f"{uuid4().hex}.json"
+    aside.write_text("\n".join(lines))
+    aside.rename(place / aside.name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path
+
+
+def events(place: Path, declared: str = VALUE) -> Stream:
+    return stream("in", FileSource(path=str(place / "in"), value=declared))
+
+
+def run_job(place: Path, job: Job) -> None:
+    run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log", until_caught_up=True)
+
+
+def job_of(ends: Stream, sink: MemorySink, letters: Any) -> Job:
+    return Job("letters", ends.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters)
+
+
+def values_of(sink: MemorySink, *names: str) -> list[Any]:
+    return sorted(tuple(row[name] for name in names) if len(names) > 1 else row[names[0]] for row in sink.rows)
+
+
+def half(row: Any) -> dict[str, Any]:
+    return {"k": row.k, "half": 10 // row.v}
+
+
+def test_a_function_that_raises_lets_all_other_events_pass(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":5}')
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).map(half, schema="k STRING, half INT"), sink, letters))
+    assert values_of(sink, "k", "half") == [("a", 5), ("c", 2)]
+    (letter,) = letters.rows
+    assert (letter.step, letter.attempts, letter.source, letter.job) == ("map", 1, "in", "letters")
+    assert letter.reason.startswith("ZeroDivisionError")
+    assert bytes(letter.value) == b'{"k":"b","v":0}'
+    assert letter.shown == "{'k': 'b', 'v': 0}"
+
+
+@pytest.mark.parametrize("condition", ["v > 1", "k IS NOT NULL"])
+def test_a_value_that_does_not_parse_is_a_letter_whatever_is_filtered_behind_it(place: Path, condition: str) -> None:
+    put(place / "in", '{"k":"a","v":2}', "nonsense", '{"k":"c","v":"x"}')
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).where(condition), sink, letters))
+    assert values_of(sink, "k") == ["a"]
+    assert [(bytes(row.value), row.step) for row in sorted(letters.rows, key=lambda row: bytes(row.value))] == [
+        (b"nonsense", "in"),
+        (b'{"k":"c","v":"x"}', "in"),
+    ]
+    assert all("it is not JSON" in row.reason for row in letters.rows)
+
+
+def words(row: Any) -> Iterator[dict[str, Any]]:
+    for number in range(row.v):
+        yield {"word": row.k, "n": number if row.k != "b" else "many"}
+
+
+def test_results_that_their_columns_cannot_hold_make_one_letter_of_their_event(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":3}', '{"k":"c","v":1}')
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).flat_map(words, schema="word STRING, n INT"), sink, letters))
+    assert values_of(sink, "word", "n") == [("a", 0), ("a", 1), ("c", 0)]
+    assert [(bytes(row.value), row.step) for row in letters.rows] == [(b'{"k":"b","v":3}', "flat_map")]
+
+
+def test_a_child_that_fails_is_a_letter_of_its_own(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":3}')
+    sink, letters = MemorySink(), MemorySink()
+    split = events(place).flat_map(lambda row: [(row.k, n) for n in range(row.v)], schema="k STRING, v INT")
+    run_job(place, job_of(split.map(half, schema="k STRING, half INT"), sink, letters))
+    assert values_of(sink, "half") == [5, 10]
+    assert [(row.child, row.step, bytes(row.value)) for row in letters.rows] == [("0", "map", b'{"k":"a","v":3}')]
+
+
+def test_a_condition_in_python_that_raises(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}')
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).where(lambda row: 10 / row.v > 1), sink, letters))
+    assert values_of(sink, "k") == ["a"]
+    assert [row.step for row in letters.rows] == ["where"]
+
+
+class Total(StatefulFunction):
+    schema = "k STRING, total INT"
+    total = value("INT")
+
+    def process(self, row: Any, context: Any) -> Any:
+        self.total.set((self.total.get() or 0) + row.v)
+        if row.v < 0:
+            raise ValueError("nobody pays less than nothing")
+        yield {"k": row.k, "total": self.total.get()}
+
+
+def test_an_event_that_a_function_with_state_fails_on_leaves_no_trace_in_its_state(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":1}', '{"k":"a","v":-50}', '{"k":"a","v":2}', '{"k":"b","v":-1}')
+    sink, letters = MemorySink(), MemorySink()
+    job = job_of(events(place).key_by("k").process(Total()), sink, letters)
+    run_job(place, job)
+    put(place / "in", '{"k":"a","v":-9}', '{"k":"a","v":4}', '{"k":"b","v":7}')
+    run_job(place, job)
+    assert values_of(sink, "k", "total") == [("a", 1), ("a", 3), ("a", 7), ("b", 7)]
+    assert sorted(bytes(row.value) for row in letters.rows) == [
+        b'{"k":"a","v":-50}',
+        b'{"k":"a","v":-9}',
+        b'{"k":"b","v":-1}',
+    ]
+    assert {row.step for row in letters.rows} == {"process"}
+    assert len({row.id for row in letters.rows}) == 3
+
+
+def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) -> None:
+    def line(key: str, at: str | None) -> str:
+        return json.dumps({"k": key, "at": at})
+
+    far = (datetime.now(timezone.utc) + timedelta(days=400)).isoformat()
+    put(place / "in", line("a", BEGIN.isoformat()), line("b", far), line("c", None))
+    put(place / "in", line("d", (BEGIN + timedelta(minutes=10)).isoformat()))
+    sink, letters = MemorySink(), MemorySink()
+    timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second", max_ahead="1 day")
+    counts = timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)")
+    run_job(place, job_of(counts, sink, letters))
+    assert [(row.window_start, row.n) for row in sink.rows] == [(BEGIN, 1)]
+    assert sorted(json.loads(bytes(row.value))["k"] for row in letters.rows) == ["b", "c"]
+    assert {row.step for row in letters.rows} == {"event_time"}
+
+
+def test_events_of_typed_rows_are_kept_as_json(place: Path) -> None:
+    sink, letters = MemorySink(), MemorySink()
+    read = stream("in", MemorySource([("a", 5), ("b", 0)], value=VALUE))
+    run_job(place, job_of(read.map(half, schema="k STRING, half INT"), sink, letters))
+    assert [json.loads(bytes(row.value)) for row in letters.rows] == [{"k": "b", "v": 0}]
+    assert [(row.part, row.at) for row in letters.rows] == [("in", 1)]
+
+
+def test_an_event_that_two_outputs_cannot_parse_is_one_letter(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', "nonsense")
+    one, two, letters = MemorySink(), MemorySink(), MemorySink()
+    read = events(place)
+    halves = read.map(half, schema="k STRING, half INT")
+    outputs = halves.to("one", one), read.select("k").to("two", two)
+    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    assert (values_of(one, "half"), values_of(two, "k")) == ([5], ["a"])
+    assert [bytes(row.value) for row in letters.rows] == [b"nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "good", "bad", "told"),
+    [(2, 1, 3, "3 events"), (0.01, 150, 3, "3 of 153 events"), (0, 1, 1, "1 events")],
+)
+def test_a_job_stops_that_sends_too_much_there(place: Path, stop_after: float, good: int, bad: int, told: str) -> None:
+    put(place / "in", *['{"k":"a","v":2}'] * good, *['{"k":"b","v":0}'] * bad)
+    sink, letters = MemorySink(), MemorySink()
+    halves = events(place).map(half, schema="k STRING, half INT")
+    with pytest.raises(Failed, match=f"{told} of job 'letters' became dead letters .* stop_after"):
+        run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=stop_after)))
+    assert (sink.rows, letters.rows) == ([], [])
+    # Nothing is lost: with a limit that lets them pass, all come out.
+    run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=0.9)))
+    assert (len(sink.rows), len(letters.rows)) == (good, bad)
+
+
+def test_a_few_letters_within_the_limit_stop_nothing(place: Path) -> None:
+    put(place / "in", *['{"k":"a","v":2}'] * 3, '{"k":"b","v":0}')
+    sink, letters = MemorySink(), MemorySink()
+    halves = events(place).map(half, schema="k STRING, half INT")
+    # A quarter of four events is more than a hundredth, but says nothing yet.
+    run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=0.01)))
+    assert (len(sink.rows), len(letters.rows)) == (3, 1)
+
+
+def test_what_belongs_to_no_event_stops_the_job_as_before(place: Path) -> None:
+    class Bell(StatefulFunction):
+        schema = "k STRING"
+
+        def process(self, row: Any, context: Any) -> None:
+            context.at(BEGIN + timedelta(seconds=1))
+
+        def on_timer(self, timer: Any, context: Any) -> Any:
+            raise ValueError("no bell")
+
+    put(place / "in", json.dumps({"k": "a", "at": BEGIN.isoformat()}))
+    put(place / "in", json.dumps({"k": "a", "at": (BEGIN + timedelta(minutes=1)).isoformat()}))
+    timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second")
+    with pytest.raises(FunctionFailed, match="no bell"):
+        run_job(place, job_of(timed.key_by("k").process(Bell()), MemorySink(), MemorySink()))
