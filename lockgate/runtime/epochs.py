@@ -45,11 +45,19 @@ class EpochWriter:
     first_error: list[Exception] = field(default_factory=list)
     past: Past = field(default_factory=Past)  # what the query found when it started
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
+    _newest: int = -1  # the newest epoch of this query
+    _earlier: int = 0  # epochs of queries before it, whose checkpoints are forgotten
+
+    def begin_anew(self) -> None:
+        """Go on with a fresh checkpoint, whose epochs are numbered from 0; a sink must not take them for repeated."""
+        self._earlier, self._newest = self._earlier + self._newest + 1, -1
+        self.first_error.clear()
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that every sink has its part."""
         try:
             with self.busy:
+                self._newest = epoch
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
@@ -70,7 +78,7 @@ class EpochWriter:
             rows = rows.persist()
         try:
             for output in plain:
-                output.sink.write(output.rows_of(rows), epoch)
+                output.sink.write(output.rows_of(rows), self._earlier + epoch)
             if self.commits != Commits():
                 self._commit(rows, epoch)
         finally:
