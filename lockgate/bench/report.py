@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from lockgate.bench.settings import SIDES, Settings
 
 
-class Side(Protocol):
+class Measured(Protocol):
     """Whoever is measured: a guarantee, or something beside the guarantees."""
 
     @property
@@ -49,22 +49,22 @@ class Throughput:
     timings: tuple[Timing, ...]
     delivered: str = "records"
     counted: str = "by reading them back"
-    sides: tuple[Side, Side] = SIDES  # the one to compare with first
+    sides: tuple[Measured, Measured] = SIDES  # the one to compare with first
 
     @property
     def holds(self) -> bool:
         """Did every run deliver what it had to, neither less nor more?"""
         return all(timing.delivered_count == self.expected_count for timing in self.timings)
 
-    def of(self, side: Side) -> tuple[Timing, ...]:
+    def of(self, side: Measured) -> tuple[Timing, ...]:
         """The timings of a side that count: without the warm-up."""
         return tuple(one for one in self.timings if one.side == side.name and one.repeat > 0)
 
-    def median(self, side: Side) -> int:
+    def median(self, side: Measured) -> int:
         """Events per second of a side, whole runs."""
         return median_of([timing.events_per_second for timing in self.of(side)])
 
-    def median_epoch(self, side: Side) -> int:
+    def median_epoch(self, side: Measured) -> int:
         """Events per second of a side inside epochs."""
         return median_of([timing.epoch_events_per_second for timing in self.of(side)])
 

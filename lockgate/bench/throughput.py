@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockgate.bench.payments import Payments
-from lockgate.bench.report import Side, Throughput, Timing, median_of
+from lockgate.bench.report import Measured, Throughput, Timing, median_of
 from lockgate.bench.runs import Runs
 from lockgate.bench.settings import SIDES, Settings
 from lockgate.bench.site import Tell
@@ -49,7 +49,7 @@ class Delivered:
 
 
 def time_in_turn(
-    settings: Settings, deliver: Callable[[Any], Delivered], tell: Tell, *, sides: tuple[Side, Side] = SIDES
+    settings: Settings, deliver: Callable[[Any], Delivered], tell: Tell, *, sides: tuple[Measured, Measured] = SIDES
 ) -> tuple[Timing, ...]:
     """Let the sides deliver in turn, so that neither always finds the warmer JVM."""
     timings = []

@@ -228,7 +228,7 @@ class Bench:
     @contextmanager
     def running(self, *arguments: str) -> Iterator[Driver]:
         (self.place / "temporary").mkdir(exist_ok=True)
-        command = ["run", "numbers.py", "-p", f"servers={self.servers}", "-p", f"write={self.write}", *arguments]
+        command = ["run", "forgetful.py", "-p", f"servers={self.servers}", "-p", f"write={self.write}", *arguments]
         if not any("=" in one for one in arguments):
             command += ["-p", f"read={self.read}"]
         driver = Driver([sys.executable, "-m", "lockgate.cli.main", *command], self)
@@ -315,7 +315,7 @@ class Driver:
 def bench(kafka: str, tmp_path: Path) -> Bench:
     bench = Bench(servers=kafka, place=tmp_path, name=f"numbers-{uuid4().hex[:8]}")
     create_topics(kafka, [bench.read, bench.write], partitions=1, where="test")
-    (tmp_path / "numbers.py").write_text(textwrap.dedent(JOB))
+    (tmp_path / "forgetful.py").write_text(textwrap.dedent(JOB))
     return bench
 
 
@@ -466,9 +466,9 @@ SETTINGS = """
 @pytest.mark.system
 def test_no_task_no_stage_and_no_producer_tries_again(bench: Bench) -> None:
     bench.send(range(10))
-    (bench.place / "settings.py").write_text(textwrap.dedent(SETTINGS))
+    (bench.place / "look.py").write_text(textwrap.dedent(SETTINGS))
     done = subprocess.run(
-        [sys.executable, "settings.py", bench.servers, bench.read, bench.write],
+        [sys.executable, "look.py", bench.servers, bench.read, bench.write],
         cwd=bench.place,
         capture_output=True,
         text=True,
