@@ -154,7 +154,7 @@ class Run:
         self.progress()  # of its last epochs
         if not forgetting.goes_on(self._watcher.events_total):
             return False
-        told = _translate(error, self._writer.first_error, self).what
+        told = _translate(error, self._writer.first_error, self).what.removeprefix(f"Job {self.job.name!r} stopped: ")
         message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
         log.warning(message, self.job.name, told)
         if self._is_stopping.wait(forgetting.pause_seconds):

@@ -45,6 +45,7 @@ from lockgate.planner.plan import plan
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.forgetting import RESTARTS, Forgetting, as_forgotten, forget
 from lockgate.runtime.progress import Watcher
+from lockgate.services.spark import SparkCluster
 from lockgate.spark.compile import CompiledOutput
 
 FORGOTTEN = "the events in hand are forgotten, it goes on with what comes next"
@@ -54,20 +55,20 @@ JOB = """
     import time
     from pathlib import Path
 
-    from lockgate import ConsoleSink, FileSource, Guarantee, Job, KafkaSink, KafkaSource, SocketSource, stream
+    from lockgate import FileSource, Guarantee, Job, KafkaSink, KafkaSource, SocketSource, stream
 
     POISON, SLEEPER = -1, -2
 
-    def work(row):
-        if row.id == POISON:
-            raise ValueError("this one cannot be processed")
-        if row.id == SLEEPER:
-            Path("sleeper.new").write_text(str(os.getpid()))
-            Path("sleeper.new").rename("sleeper.pid")
-            time.sleep(600)
-        return {"id": row.id}
+    def job(servers: str, write: str, place: Path, read: str = "", files: str = "", port: int = 0) -> Job:
+        def work(row):
+            if row.id == POISON:
+                raise ValueError("this one cannot be processed")
+            if row.id == SLEEPER:
+                (place / "sleeper.new").write_text(str(os.getpid()))
+                (place / "sleeper.new").rename(place / "sleeper.pid")
+                time.sleep(600)
+            return {"id": row.id}
 
-    def job(servers: str, write: str, read: str = "", files: str = "", port: int = 0) -> Job:
         if files:
             source = FileSource(path=files, value="id INT", format="json")
         elif port:
@@ -226,12 +227,11 @@ class Bench:
         return found
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[Driver]:
+    def running(self, *arguments: str, **parameters: Any) -> Iterator[Driver]:
         (self.place / "temporary").mkdir(exist_ok=True)
-        command = ["run", "forgetful.py", "-p", f"servers={self.servers}", "-p", f"write={self.write}", *arguments]
-        if not any("=" in one for one in arguments):
-            command += ["-p", f"read={self.read}"]
-        driver = Driver([sys.executable, "-m", "lockgate.cli.main", *command], self)
+        given = {"servers": self.servers, "read": self.read, "write": self.write, "place": self.place, **parameters}
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "forgetful.py", *arguments]
+        driver = Driver([*command, *(word for name, one in given.items() for word in ("-p", f"{name}={one}"))], self)
         try:
             yield driver
         finally:
@@ -262,7 +262,7 @@ class Driver:
         self.process = subprocess.Popen(
             command,
             cwd=bench.place,
-            env={**os.environ, "TMPDIR": str(bench.place / "temporary")},
+            env={**os.environ, "TMPDIR": str(bench.place / "temporary"), "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -278,6 +278,11 @@ class Driver:
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def warning(self) -> str:
+        """What it said about its first failure."""
+        return next((line for line in self.lines if FORGOTTEN in line), "")
 
     @property
     def failures(self) -> int:
@@ -333,7 +338,7 @@ def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(
     found = bench.ids()
     assert set(found.values()) == {1}, "nothing comes twice, although the run began with the earliest event"
     assert set(range(50)) <= set(found) <= {*range(50), *later}, "what was in hand is lost"
-    assert re.search(r"A function failed on the row from topic '.*', partition 0, offset 60: ValueError", driver.text)
+    assert re.search(r"A function failed on the row from .*offset 60: ValueError", driver.warning), driver.warning
     assert len(before) == 1
     assert bench.left() == []
 
@@ -352,8 +357,26 @@ def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_o
     found = bench.ids()
     assert set(found.values()) == {1}
     assert set(found) <= {*before, *later}, "what was in hand is lost"
-    assert "Python worker" in driver.text
+    assert "Python worker" in driver.warning
     assert bench.left() == []
+
+
+@pytest.mark.system
+def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(bench: Bench) -> None:
+    with (
+        SparkCluster(bench.place / "cluster", workers=1) as cluster,
+        bench.running("--master", cluster.master) as driver,
+    ):
+        before = bench.feed_until(driver, first=1)
+        bench.send([*range(500, 510), -2, *range(510, 520)])
+        driver.wait_for((bench.place / "sleeper.pid").exists)
+        cluster.kill_executor()
+        driver.wait_for(lambda: driver.failures == 1)
+        later = bench.feed_until(driver, first=1000)
+        assert driver.end(ask=True) == 0, driver.text
+    found = bench.ids()
+    assert set(found.values()) == {1}
+    assert set(found) <= {*before, *later}, "what was in hand is lost, and no task was tried again"
 
 
 @pytest.mark.system
@@ -368,7 +391,7 @@ def test_a_run_whose_every_event_fails_ends_with_the_cause(bench: Bench) -> None
             time.sleep(0.2)
         assert driver.end() == 1
     assert driver.failures == RESTARTS
-    assert "A function failed on the row from topic" in driver.lines[-3]
+    assert "A function failed on the row from" in driver.lines[-3]
     assert "what was in hand is forgotten" in driver.lines[-1]
     assert bench.ids() == Counter([1, 2])
     assert bench.left() == []
@@ -389,7 +412,7 @@ def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(bench: Ben
     files = bench.place / "files"
     files.mkdir()
     put(files / "1.json", [1, 2, 3])
-    with bench.running("-p", f"files={files}") as driver:
+    with bench.running(files=files) as driver:
         driver.wait_for(lambda: len(bench.ids()) == 3)
         put(files / "2.json", [4, -1])
         assert driver.end() == 1
@@ -422,7 +445,7 @@ def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(bench: Ben
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with bench.running("-p", f"port={server.getsockname()[1]}") as driver:
+        with bench.running(port=server.getsockname()[1]) as driver:
             driver.wait_for(lambda: len(callers) == 2)  # the first one only looks whether somebody listens
             say(1)
             driver.wait_for(lambda: bench.ids() == Counter([1]))
