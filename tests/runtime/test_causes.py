@@ -23,8 +23,8 @@ Caused by: java.io.Full: No space left on device
             "java.lang.IllegalState: closed",
         ),
         (
-            "Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly\nCaused by: java.io.EOFException",
-            "org.apache.spark.SparkException: Python worker exited unexpectedly",
+            "Caused by: org.apache.spark.SparkException: Python worker exited\nCaused by: java.io.EOFException",
+            "org.apache.spark.SparkException: Python worker exited",
         ),
         ("Caused by: java.io.EOFException", "java.io.EOFException"),
         ("", "it did not say why"),
