@@ -23,6 +23,7 @@ from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
+from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import TAG, CompiledOutput
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class EpochWriter:
     resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # beside Kafka, by name
     can_repeat: bool = False
     is_alike: bool = False
+    tries_once: bool = False  # must a task that Spark tries again be stopped?
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
@@ -69,6 +71,8 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:
             rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
+        if self.tries_once:
+            rows = first_attempts(rows)
         plain = [output for output in self.outputs if not output.is_exact]
         staged = sum(map(len, self.resources.values()))
         # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action

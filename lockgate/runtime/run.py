@@ -48,7 +48,7 @@ from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.jars import connector_jars
-from lockgate.spark.session import SessionPlan, open_session
+from lockgate.spark.session import SessionPlan, is_local, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -356,6 +356,7 @@ def _epoch_writer(
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
         tables=tables,
+        tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
         has_late=MISSED in compiled.frame.columns,
     )
 

@@ -187,6 +187,11 @@ def _log_settings(log_file: Path) -> Path:
     return settings.resolve()
 
 
+def is_local(context: SparkContext) -> bool:
+    """Is the driver the only executor?"""
+    return bool(re.match(r"local($|\[)", str(context.master)))
+
+
 def refuse_speculation(context: SparkContext) -> None:
     """Refuse a driver that starts a task a second time while the first attempt still runs."""
     if context.getConf().get("spark.speculation", "false") == "true":

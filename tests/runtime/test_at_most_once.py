@@ -63,7 +63,7 @@ JOB = """
         def work(row):
             if row.id == POISON:
                 raise ValueError("this one cannot be processed")
-            if row.id == SLEEPER:
+            if row.id == SLEEPER and not (place / "sleeper.pid").exists():
                 (place / "sleeper.new").write_text(str(os.getpid()))
                 (place / "sleeper.new").rename(place / "sleeper.pid")
                 time.sleep(600)
@@ -377,6 +377,58 @@ def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(be
     found = bench.ids()
     assert set(found.values()) == {1}
     assert set(found) <= {*before, *later}, "what was in hand is lost, and no task was tried again"
+
+
+TAKEN_AWAY = """
+    import sys
+    import threading
+    import time
+    from pathlib import Path
+
+    from forgetful import job
+    from lockgate import run
+
+    master, servers, read, write = sys.argv[1:]
+    place = Path.cwd()
+    started = run(job(servers, write, place, read=read), master=master, log_file=place / "spark.log", wait=False)
+
+    def take_away():
+        from pyspark import SparkContext
+
+        while not (place / "sleeper.pid").exists():
+            time.sleep(0.1)
+        context = SparkContext._active_spark_context._jsc.sc()
+        for number in range(8):  # whichever there is
+            context.killExecutor(str(number))
+            context.requestExecutors(1)
+
+    threading.Thread(target=take_away, daemon=True).start()
+    while not started.wait(timeout=1):
+        if (place / "stop").exists():
+            started.ask_to_stop()
+"""
+
+
+@pytest.mark.system
+def test_a_task_whose_executor_is_taken_away_is_not_tried_again(bench: Bench) -> None:
+    (bench.place / "taken_away.py").write_text(textwrap.dedent(TAKEN_AWAY))
+    (bench.place / "temporary").mkdir()
+    with SparkCluster(bench.place / "cluster", workers=1) as cluster:
+        command = [sys.executable, "taken_away.py", cluster.master, bench.servers, bench.read, bench.write]
+        driver = Driver(command, bench)
+        try:
+            before = bench.feed_until(driver, first=1)
+            bench.send([*range(500, 510), -2, *range(510, 520)])
+            driver.wait_for(lambda: driver.failures == 1)
+            assert "a task of an at-most-once job is tried again" in driver.warning
+            later = bench.feed_until(driver, first=1000)
+            (bench.place / "stop").touch()
+            assert driver.end() == 0, driver.text
+        finally:
+            driver.close()
+    found = bench.ids()
+    assert set(found.values()) == {1}
+    assert set(found) <= {*before, *later}, "what was in hand is lost, although Spark does not count such a failure"
 
 
 @pytest.mark.system
