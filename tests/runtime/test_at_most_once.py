@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -47,6 +48,7 @@ from lockgate.runtime.forgetting import RESTARTS, Forgetting, as_forgotten, forg
 from lockgate.runtime.progress import Watcher
 from lockgate.services.spark import SparkCluster
 from lockgate.spark.compile import CompiledOutput
+from lockgate.spark.session import is_local
 
 FORGOTTEN = "the events in hand are forgotten, it goes on with what comes next"
 
@@ -185,6 +187,14 @@ def test_reports_of_a_fresh_checkpoint_are_not_missed() -> None:
     assert watcher.has_missed(report(1, 7))
     assert [watcher.take(report(epoch, 6 + epoch)) for epoch in (0, 1)][-1]
     assert watcher.events_total == 70
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local", True), ("local[*,1]", True), ("local-cluster[2,1,1024]", False), ("spark://localhost:7077", False)],
+)
+def test_only_a_session_without_executors_is_local(master: str, expected: bool) -> None:
+    assert is_local(cast("Any", SimpleNamespace(master=master))) is expected
 
 
 # -- what really happens -----------------------------------------------------------------------------------------------
