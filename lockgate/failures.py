@@ -117,6 +117,8 @@ def first_cause(message: str) -> str:
     """
     lines = [line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    # A killed Python worker ends in a bare java.io.EOFException; the cause before it says what happened.
+    causes = [cause for cause in causes if ": " in cause] or causes
     told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
     return (causes[-1:] or told or lines or ["it did not say why"])[0]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from kafka.partitioner.default import murmur2
+from pyspark.sql import SparkSession
 
-from lockgate.bench import state, table, windows
+from lockgate.bench import plain, state, table, windows
 from lockgate.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
 from lockgate.bench.counting import count_records
 from lockgate.bench.lateness import EVENTS, disordered
@@ -23,6 +24,7 @@ from lockgate.bench.report import (
     LatenessAhead,
     LatenessPoint,
     Machine,
+    Measured,
     Report,
     Spread,
     Throughput,
@@ -45,7 +47,7 @@ from lockgate.services.postgres import Postgres
 from lockgate.sources.files import BYTES_PER_ROW
 
 
-def timing(side: Guarantee, repeat: int, speed: int, delivered: int = 90) -> Timing:
+def timing(side: Measured, repeat: int, speed: int, delivered: int = 90) -> Timing:
     return Timing(
         side=side.name,
         repeat=repeat,
@@ -162,14 +164,37 @@ def test_the_same_seed_gives_the_same_events() -> None:
     assert values(1) == values(1) != values(2)
 
 
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", [*SIDES, Guarantee.AT_MOST_ONCE])
 @pytest.mark.parametrize(
     "settings", [Settings(), Settings(is_keyed=False), Settings(is_exchanged=True), Settings(job="pass", codec="lz4")]
 )
 def test_both_sides_reach_what_they_declare(settings: Settings, side: Guarantee) -> None:
     planned = plan(job(settings, side, servers="localhost:9092", payments="in", out="out", name="bench"))
     assert planned.refusal() is None
-    assert planned.reached is side
+    assert planned.reached is side or planned.declared is Guarantee.AT_MOST_ONCE  # whatever runs is worth as much
+
+
+def test_spark_writes_with_the_same_settings_whoever_uses_it() -> None:
+    settings = Settings(codec="lz4")
+    assert settings.client(Guarantee.AT_MOST_ONCE) == settings.client(Guarantee.AT_LEAST_ONCE)
+    assert "linger.ms" in settings.client(Guarantee.AT_MOST_ONCE)
+    assert "linger.ms" not in settings.client(Guarantee.END_TO_END_EXACTLY_ONCE)
+
+
+def test_at_most_once_is_compared_with_the_plain_pipeline() -> None:
+    sides = (plain.PLAIN, Guarantee.AT_MOST_ONCE)
+    timings = [timing(side, repeat, speed) for side in sides for repeat, speed in enumerate((1, 100, 110))]
+    timings[-1] = timing(sides[1], 2, 210)
+    found = Throughput(expected_count=90, client={side.name: {} for side in sides}, timings=(*timings,), sides=sides)
+    assert found.ratio == round(155 / 105, 3)
+    assert found.as_json()["events_per_second_median"] == {"PLAIN": 105, "AT_MOST_ONCE": 155}
+    machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
+    report = Report(settings=Settings(), machine=machine, at_most_once=found)
+    assert report.holds
+    assert "plain pipeline" in "\n".join(report.lines())
+    assert report.as_json()["at_most_once"]["ratio"] == found.ratio
+    lost = Throughput(expected_count=91, client=found.client, timings=found.timings, sides=sides)
+    assert not Report(settings=Settings(), machine=machine, at_most_once=lost).holds
 
 
 def test_files_are_of_a_size_that_gives_epochs_as_many_rows_as_asked_for(tmp_path: Path) -> None:
@@ -334,6 +359,34 @@ def test_processor_time_is_that_of_all_processes_below_too() -> None:
 def test_jobs_to_compare_reach_what_they_declare(make: Callable[[Cards, Sink], Job], tmp_path: Path) -> None:
     planned = plan(make(Cards(tmp_path, keys=1, events=1, fill_epochs=1, limit=1), StopwatchSink()))
     assert planned.refusal() is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (Settings(), '{"key":"Y1","value":{"id":1,"card":"Y1","cents":10000,"at":5,"shop":"s"}}'),
+        (Settings(is_keyed=False), '{"value":{"id":1,"card":"Y1","cents":10000,"at":5,"shop":"s"}}'),
+        (Settings(is_exchanged=True), '{"key":"c1","value":{"id":1,"card":"c1","cents":10000,"at":5,"shop":"s"}}'),
+    ],
+    ids=["keyed", "without a key", "exchanged"],
+)
+def test_the_plain_pipeline_parses_filters_and_writes(spark: SparkSession, settings: Settings, wanted: str) -> None:
+    def value(cents: int) -> bytes:
+        return b'{"id":1,"card":"c1","cents":%d,"at":5,"shop":"s"}' % cents
+
+    frame = spark.createDataFrame([(b"Y1", value(10_000)), (b"Y2", value(9_999))], "key BINARY, value BINARY")
+    [row] = plain.pipeline(frame, settings).collect()
+    found = row.asDict()
+    assert {**found, "value": json.loads(found["value"])} == json.loads(wanted)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_the_plain_pipeline_passes_bytes_as_they_are(spark: SparkSession, is_keyed: bool) -> None:
+    frame = spark.createDataFrame([(b"k", b"\xff\x00")], "key BINARY, value BINARY")
+    [row] = plain.pipeline(frame, Settings(job="pass", is_keyed=is_keyed)).collect()
+    assert row.asDict() == {**({"key": "k"} if is_keyed else {}), "value": b"\xff\x00"}
 
 
 @pytest.mark.spark

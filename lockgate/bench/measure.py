@@ -9,6 +9,7 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     table          both sides into PostgreSQL, without Kafka
     lateness       late events against the wait for results; one side
     windows        native windows against the same query by hand, without Kafka
+    at-most-once   a job that tracks nothing, against the plain pipeline by hand
     state          steps in Python against transformWithState by hand; few keys against many; without Kafka
 
 Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
@@ -30,6 +31,7 @@ from lockgate.bench.counting import GoOn
 from lockgate.bench.lateness import measure_lateness
 from lockgate.bench.memory import measure_memory
 from lockgate.bench.payments import Payments, send
+from lockgate.bench.plain import measure_at_most_once
 from lockgate.bench.report import Machine, Report
 from lockgate.bench.runs import Runs, driver
 from lockgate.bench.settings import Settings
@@ -101,11 +103,12 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
     site = runs.site
     parts = site.settings.parts
     # One after the other, the input first: what runs at the same time is measured too.
-    event_bytes = send(payments, runs.payments, site) if {"throughput", "memory"} & set(parts) else 0
+    event_bytes = send(payments, runs.payments, site) if {"throughput", "memory", "at-most-once"} & set(parts) else 0
     throughput = measure_throughput(runs, payments) if "throughput" in parts else None
     costs = measure_transactions(site) if "transactions" in parts else ()
     memory = measure_memory(runs) if "memory" in parts else ()
     lateness = measure_lateness(runs) if "lateness" in parts else None
+    at_most_once = measure_at_most_once(runs, payments) if "at-most-once" in parts else None
     return replace(
         report,
         machine=replace(report.machine, kafka=".".join(map(str, site.connection.broker_version))),
@@ -114,6 +117,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
         transactions=costs,
         memory=memory,
         lateness=lateness,
+        at_most_once=at_most_once,
     )
 
 

@@ -10,10 +10,21 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from lockgate.bench.settings import SIDES, Settings
-from lockgate.guarantees import Guarantee
+
+
+class Measured(Protocol):
+    """Whoever is measured: a guarantee, or something beside the guarantees."""
+
+    @property
+    def name(self) -> str:
+        """For programs."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +49,34 @@ class Throughput:
     timings: tuple[Timing, ...]
     delivered: str = "records"
     counted: str = "by reading them back"
+    sides: tuple[Measured, Measured] = SIDES  # the one to compare with first
 
     @property
     def holds(self) -> bool:
         """Did every run deliver what it had to, neither less nor more?"""
         return all(timing.delivered_count == self.expected_count for timing in self.timings)
 
-    def of(self, side: Guarantee) -> tuple[Timing, ...]:
+    def of(self, side: Measured) -> tuple[Timing, ...]:
         """The timings of a side that count: without the warm-up."""
         return tuple(one for one in self.timings if one.side == side.name and one.repeat > 0)
 
-    def median(self, side: Guarantee) -> int:
+    def median(self, side: Measured) -> int:
         """Events per second of a side, whole runs."""
         return median_of([timing.events_per_second for timing in self.of(side)])
 
-    def median_epoch(self, side: Guarantee) -> int:
+    def median_epoch(self, side: Measured) -> int:
         """Events per second of a side inside epochs."""
         return median_of([timing.epoch_events_per_second for timing in self.of(side)])
 
     @cached_property
     def ratio(self) -> float:
-        """How much faster exactly-once is, in whole runs; below 1 it is slower."""
-        return quotient(self.median(SIDES[1]), self.median(SIDES[0]))
+        """How much faster the second side is, in whole runs; below 1 it is slower."""
+        return quotient(self.median(self.sides[1]), self.median(self.sides[0]))
 
     @cached_property
     def ratio_epoch(self) -> float:
         """The same for median epochs."""
-        return quotient(self.median_epoch(SIDES[1]), self.median_epoch(SIDES[0]))
+        return quotient(self.median_epoch(self.sides[1]), self.median_epoch(self.sides[0]))
 
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -73,8 +85,8 @@ class Throughput:
             "holds": self.holds,
             "client": {name: dict(given) for name, given in self.client.items()},
             "timings": [asdict(timing) for timing in self.timings],
-            "events_per_second_median": {side.name: self.median(side) for side in SIDES},
-            "epoch_events_per_second_median": {side.name: self.median_epoch(side) for side in SIDES},
+            "events_per_second_median": {side.name: self.median(side) for side in self.sides},
+            "epoch_events_per_second_median": {side.name: self.median_epoch(side) for side in self.sides},
             "ratio": self.ratio,
             "ratio_epoch": self.ratio_epoch,
         }
@@ -88,13 +100,13 @@ class Throughput:
             ("", "events_per_second", self.median),
             (", in an epoch", "epoch_events_per_second", self.median_epoch),
         ):
-            for side in SIDES:
+            for side in self.sides:
                 by_repeat = {one.repeat: getattr(one, name) for one in self.timings if one.side == side.name}
                 told = [f"{by_repeat[repeat]:,}" for repeat in repeats]
                 rows.append([f"{side.label}{label}", *told, f"{of(side):,}"])
         told = [
             f"{side.label}: {' '.join(f'{name}={text}' for name, text in self.client[side.name].items())}"
-            for side in SIDES
+            for side in self.sides
         ]
         lines = [*align(rows), f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
         lines += told
@@ -322,11 +334,12 @@ class Report:
     windows: Contest | None = None
     state: tuple[Contest, ...] = ()
     keys: Contest | None = None
+    at_most_once: Throughput | None = None
 
     @property
     def holds(self) -> bool:
         """Did both sides deliver what they had to?"""
-        compared = (self.throughput, self.table, self.windows, *self.state, self.keys)
+        compared = (self.throughput, self.table, self.windows, *self.state, self.keys, self.at_most_once)
         return all(speed.holds for speed in compared if speed is not None)
 
     def as_json(self) -> dict[str, Any]:
@@ -344,6 +357,7 @@ class Report:
             "windows": None if self.windows is None else self.windows.as_json(),
             "state": [contest.as_json() for contest in self.state],
             "keys": None if self.keys is None else self.keys.as_json(),
+            "at_most_once": None if self.at_most_once is None else self.at_most_once.as_json(),
             "holds": self.holds,
         }
 
@@ -386,6 +400,8 @@ class Report:
             lines += ["\n".join(contest.lines()) for contest in self.state]
         if self.keys is not None:
             lines += ["", "KEYS: few against many", *self.keys.lines()]
+        if self.at_most_once is not None:
+            lines += ["", "AT MOST ONCE, against the plain pipeline by hand", *self.at_most_once.lines()]
         return lines
 
 

@@ -40,9 +40,10 @@ class Runs:
         self.log = log
         self._count = 0
 
-    def driver(self) -> AbstractContextManager[Any]:
+    def driver(self, *, are_tasks_retried: bool = True) -> AbstractContextManager[Any]:
         """A driver that reads and writes Kafka."""
-        return driver(connector_jars(), log=self.log, tell=self.site.tell)
+        jars = connector_jars()
+        return driver(jars, log=self.log, tell=self.site.tell, are_tasks_retried=are_tasks_retried)
 
     @contextlib.contextmanager
     def output(self) -> Iterator[tuple[str, str]]:
@@ -61,9 +62,11 @@ class Runs:
     def run(self, side: Guarantee, *, name: str, out: str, rows_per_epoch: int) -> list[Progress]:
         """Run the job until it has caught up; the progress of each of its epochs."""
         site = self.site
+        is_tracked = side is not Guarantee.AT_MOST_ONCE
         started = run(
             job(site.settings, side, servers=site.servers, payments=self.payments, out=out, name=name),
-            checkpoint=str(self.checkpoints / name),
+            checkpoint=str(self.checkpoints / name) if is_tracked else None,
+            start="earliest",
             until_caught_up=True,
             rows_per_epoch=rows_per_epoch,
             log_file=self.log,
@@ -73,7 +76,7 @@ class Runs:
 
 
 @contextlib.contextmanager
-def driver(jars: Sequence[Path], *, log: Path, tell: Tell) -> Iterator[Any]:
+def driver(jars: Sequence[Path], *, log: Path, tell: Tell, are_tasks_retried: bool = True) -> Iterator[Any]:
     """A Spark driver of our own: a warm one of somebody else's would help the side that goes first."""
     from pyspark import SparkContext
 
@@ -85,7 +88,8 @@ def driver(jars: Sequence[Path], *, log: Path, tell: Tell) -> Iterator[Any]:
         )
     tell("starting Spark")
     on_interrupt = signal.getsignal(signal.SIGINT)
-    spark = open_session(SessionPlan(app=WHERE, master=None, jars=jars, log_file=log.resolve()))
+    wanted = SessionPlan(app=WHERE, master=None, jars=jars, log_file=log.resolve(), are_tasks_retried=are_tasks_retried)
+    spark = open_session(wanted)
     if threading.current_thread() is threading.main_thread():
         # A new driver takes Ctrl-C for itself; whoever measures has decided about that already.
         signal.signal(signal.SIGINT, on_interrupt)

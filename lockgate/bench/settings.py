@@ -20,10 +20,11 @@ from lockgate.sources.kafka import KafkaSource
 EVENTS = 2_000_000
 PARTITIONS = 4
 REPEATS = 3
-PARTS = ("throughput", "transactions", "memory", "table", "lateness", "windows", "state", "keys")
+PARTS = ("throughput", "transactions", "memory", "table", "lateness", "windows", "state", "keys", "at-most-once")
 USUAL_PARTS = PARTS[:3]
 """The others are measured only where they are asked for: the table needs a server and a driver that no other part
-does, lateness says nothing about this machine, and windows and state have nothing to do with guarantees."""
+does, lateness says nothing about this machine, windows and state have nothing to do with guarantees, and at-most-once
+needs a driver of its own, which tries nothing twice."""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SIDES = (Guarantee.AT_LEAST_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE)
@@ -34,6 +35,7 @@ transactional writer sends what an epoch has in large batches by itself, and ref
 """
 
 EPOCH_SIZES = (50_000, 200_000, 800_000)
+VALUE = "id BIGINT, cents INT, at BIGINT, shop STRING"
 LIMIT_CENTS = 10_000
 """Nine payments of ten are at least so large."""
 
@@ -83,7 +85,8 @@ class Settings:
 
     def client(self, side: Guarantee) -> dict[str, str]:
         """The client's settings of a side: the same codec, and for Spark's writer what makes it fast."""
-        return {"compression.type": self.codec, **(SPARK_WRITER if side is Guarantee.AT_LEAST_ONCE else {})}
+        is_spark = side is not Guarantee.END_TO_END_EXACTLY_ONCE
+        return {"compression.type": self.codec, **(SPARK_WRITER if is_spark else {})}
 
     def epoch_sizes(self) -> tuple[int, ...]:
         """The sizes of epochs whose memory is compared: sixteen times as many rows in the last as in the first."""
@@ -101,12 +104,11 @@ def job(settings: Settings, side: Guarantee, *, servers: str, payments: str, out
         rows = stream("payments", source).select(*(["card", "value"] if key else ["value"]))
         sink = KafkaSink(topic=out, servers=servers, key=key, format="bytes", client=client)
     else:
-        value = "id BIGINT, cents INT, at BIGINT, shop STRING"
         if settings.is_exchanged:
             # Nobody can tell that rows are partitioned by a column of their value.
-            source = KafkaSource(topic=payments, servers=servers, value=f"card STRING, {value}")
+            source = KafkaSource(topic=payments, servers=servers, value=f"card STRING, {VALUE}")
         else:
-            source = KafkaSource(topic=payments, servers=servers, key="card STRING", value=value)
+            source = KafkaSource(topic=payments, servers=servers, key="card STRING", value=VALUE)
         chosen = stream("payments", source).where(f"cents >= {LIMIT_CENTS}")
         rows = chosen.select("id", "card", "cents", "at", "shop")
         sink = KafkaSink(topic=out, servers=servers, key=key, client=client)

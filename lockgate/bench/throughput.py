@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from lockgate.bench.payments import Payments
-from lockgate.bench.report import Throughput, Timing, median_of
+from lockgate.bench.report import Measured, Throughput, Timing, median_of
 from lockgate.bench.runs import Runs
 from lockgate.bench.settings import SIDES, Settings
 from lockgate.bench.site import Tell
@@ -47,11 +48,13 @@ class Delivered:
     count: int  # of what came out, by somebody who did not write it
 
 
-def time_in_turn(settings: Settings, deliver: Callable[[Guarantee], Delivered], tell: Tell) -> tuple[Timing, ...]:
+def time_in_turn(
+    settings: Settings, deliver: Callable[[Any], Delivered], tell: Tell, *, sides: tuple[Measured, Measured] = SIDES
+) -> tuple[Timing, ...]:
     """Let the sides deliver in turn, so that neither always finds the warmer JVM."""
     timings = []
     for repeat in range(settings.repeats + 1):
-        for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
+        for side in sides if repeat % 2 == 0 else sides[::-1]:
             done = deliver(side)
             timing = Timing(
                 side=side.name,

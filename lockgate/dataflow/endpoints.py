@@ -169,6 +169,10 @@ class Sink(ABC):
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that the sink has them."""
 
+    def untracked(self) -> Sink:
+        """The sink as an at-most-once job uses it: where the outside could send a row a second time, it does not."""
+        return self
+
     def execution(self, *, is_exact: bool) -> tuple[str, str]:
         """What writes the rows, in transactions or not, and why: "native" (in the JVM), "Python" or "driver"."""
         return "Python", "the sink's own code takes the rows"

@@ -24,6 +24,7 @@ from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
+from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import TAG, CompiledOutput
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class EpochWriter:
     resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # beside Kafka, by name
     can_repeat: bool = False
     is_alike: bool = False
+    tries_once: bool = False  # must a task that Spark tries again be stopped?
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
@@ -47,11 +49,19 @@ class EpochWriter:
     first_error: list[Exception] = field(default_factory=list)
     past: Past = field(default_factory=Past)  # what the query found when it started
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
+    _newest: int = -1  # the newest epoch of this query
+    _earlier: int = 0  # epochs of queries before it, whose checkpoints are forgotten
+
+    def begin_anew(self) -> None:
+        """Go on with a fresh checkpoint, whose epochs are numbered from 0; a sink must not take them for repeated."""
+        self._earlier, self._newest = self._earlier + self._newest + 1, -1
+        self.first_error.clear()
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that every sink has its part."""
         try:
             with self.busy:
+                self._newest = epoch
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
@@ -63,6 +73,8 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:
             rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
+        if self.tries_once:
+            rows = first_attempts(rows)
         if self.letters is None:
             self._deliver(rows, epoch)
             return
@@ -79,7 +91,7 @@ class EpochWriter:
             rows = rows.persist()
         try:
             for output in plain:
-                output.sink.write(output.rows_of(rows), epoch)
+                output.sink.write(output.rows_of(rows), self._earlier + epoch)
             if self.commits != Commits():
                 self._commit(rows, epoch)
         finally:

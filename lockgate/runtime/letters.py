@@ -48,7 +48,7 @@ class LetterBox:
     acker: Acker | None = None  # keeps events that are tried again first
     total: int = 0
     _events: int = 0
-    _counted: set[int] = field(default_factory=set)  # the epochs whose letters count already, however often they run
+    _counted: set[tuple[str, int]] = field(default_factory=set)  # epochs that count already, however often they run
 
     @contextlib.contextmanager
     def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
@@ -64,7 +64,7 @@ class LetterBox:
                 retries = [one for one in rejected if self.acker.may_retry(one)]
                 self.acker.keep(retries, epoch=epoch, run=query.run.replace("-", ""))
                 rejected = [one for one in rejected if not self.acker.may_retry(one)]
-            self._count(epoch, len(rejected), events)
+            self._count((query.id, epoch), len(rejected), events)
             yield self._with_letters(kept, [self._letter(one, epoch, query.id) for one in rejected])
         except Exception as error:
             if any(mark in str(error) for mark in _LOST):
@@ -123,7 +123,7 @@ class LetterBox:
             "timestamp": original.get("timestamp"),
         }
 
-    def _count(self, epoch: int, letters: int, events: int) -> None:
+    def _count(self, epoch: tuple[str, int], letters: int, events: int) -> None:
         """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""
         if epoch not in self._counted:
             self._counted.add(epoch)

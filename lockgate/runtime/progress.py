@@ -53,6 +53,10 @@ class Watcher:
         """Were there epochs between the last report that was taken and this one? Short ones end between two looks."""
         return bool(report["batchId"] > self._next)
 
+    def begin_anew(self) -> None:
+        """Go on with a query whose checkpoint is fresh: its epochs are numbered from 0."""
+        self._next = 0
+
     def take(self, report: Mapping[str, Any] | None) -> Progress | None:
         """The progress that a new report of Spark's means; None where it is an old one."""
         if report is None or (self._last is not None and _place(report) <= self._last):

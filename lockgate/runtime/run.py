@@ -8,20 +8,19 @@ A try of an exactly-once epoch that ended without a decision is not the end: whe
 is started again from its checkpoint, a few times in a row.
 
 An at-most-once run keeps nothing: its checkpoint is fresh each time and no task is tried twice, because a repeated row
-is the one thing that it promises not to deliver.
+is the one thing that it promises not to deliver. After a failure it goes on with what comes next (forgetting.py).
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
 from lockgate.runtime.commits import group_outputs, open_commits
 from lockgate.runtime.epochs import EpochWriter
+from lockgate.runtime.forgetting import Forgetting, as_forgotten, forget
 from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
@@ -51,7 +51,7 @@ from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.jars import connector_jars
-from lockgate.spark.session import SessionPlan, open_session
+from lockgate.spark.session import SessionPlan, is_local, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class Run:
     _query: StreamingQuery
     _writer: EpochWriter
     _start: Callable[[], StreamingQuery]
-    _temporary: Path | None
+    _forgetting: Forgetting | None  # of an at-most-once run
     _has_end: bool  # does it end when all is processed?
     _ends_in_silence: bool  # has it to be stopped when it is caught up, because its epochs go on without events?
     _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
@@ -147,7 +147,9 @@ class Run:
         return self._ends_in_silence and self._watcher.is_silent and news.epoch > self._writer.past.planned
 
     def _has_restarted(self) -> bool:
-        """Start the query again, where its end was only that of one try of an epoch."""
+        """Start the query again, where its end was only that of one try, or what was in hand may be lost."""
+        if self._forgetting is not None:
+            return self._has_begun_anew(self._forgetting)
         errors = self._writer.first_error
         is_passing = self._query.exception() is not None and bool(errors) and isinstance(errors[0], EpochFailed)
         if not is_passing or self._is_stopping.is_set() or self._restarts >= _RESTARTS:
@@ -172,6 +174,23 @@ class Run:
                 return False
             self._is_stopping.wait(_POLL_SECONDS)
         return False
+
+    def _has_begun_anew(self, forgetting: Forgetting) -> bool:
+        error = self._query.exception()
+        if error is None or self._is_stopping.is_set():
+            return False
+        self.progress()  # of its last epochs
+        if not forgetting.goes_on(self._watcher.events_total):
+            return False
+        told = _translate(error, self._writer.first_error, self).what.removeprefix(f"Job {self.job.name!r} stopped: ")
+        message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
+        log.warning(message, self.job.name, told)
+        if self._is_stopping.wait(forgetting.pause_seconds):
+            return False
+        self.checkpoint = str(forgetting.begin())
+        self._watcher.begin_anew()
+        self._query = self._start()
+        return True
 
     def stop(self) -> None:
         """End the run; the epoch in hand is given up and repeated by the next run."""
@@ -200,11 +219,15 @@ class Run:
             self._writer.tables.close()
         for output in self._writer.outputs:
             output.sink.close()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._forgetting is not None:
+            self._forgetting.close()
         error = self._query.exception()
         if error is not None and not self._is_stopping.is_set():
-            raise _translate(error, self._writer.first_error, self)
+            told = _translate(error, self._writer.first_error, self)
+            if self._forgetting is not None:
+                where = f"job {self.job.name!r}, declared at {self.job.origin}"
+                told = as_forgotten(told, where=where, log_file=self.log_file)
+            raise told
 
 
 def run(
@@ -261,16 +284,17 @@ def run(
     tables = Tables(planned.logical.nodes, spark)
     with ExitStack() as opened:
         opened.callback(tables.close)
-        compiled = compile_plan(
+        compile_from = partial(
+            compile_plan,
             planned,
             spark,
-            start=start,
             rows_per_epoch=rows_per_epoch,
             tables=tables.address,
             initial=initial.find,
             kept=frozenset(kept),
             checkpoint=None if past is None else past.root,
         )
+        compiled = compile_from(start=start)
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
         if past is not None and native is not None and not new_life:
             native.check()
@@ -280,12 +304,12 @@ def run(
     if idle is not None:
         interval_ms = report_interval(idle) // timedelta(milliseconds=1)
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", f"{interval_ms}ms")
-    temporary = None if is_tracked else Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
-    place = str(temporary or checkpoint or default_checkpoint(job.name))
+    forgetting = None if is_tracked else forget(planned, until_caught_up=until_caught_up)
+    place = str(checkpoint or default_checkpoint(job.name)) if forgetting is None else str(forgetting.begin())
     with ExitStack() as opened:
         opened.callback(tables.close)
-        if temporary is not None:
-            opened.callback(shutil.rmtree, temporary, ignore_errors=True)
+        if forgetting is not None:
+            opened.callback(forgetting.close)
         for output in compiled.outputs:
             opened.callback(output.sink.close)
             if not output.is_exact:  # those are looked at by their transactional writer
@@ -300,10 +324,18 @@ def run(
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
 
-        def begin() -> StreamingQuery:
+        def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:
             tables.begin()
             writer.past = Checkpoint(root=place, spark=spark).past()
             return _start(planned, compiled, place, until_caught_up, writer)
+
+        def begin_anew() -> StreamingQuery:
+            assert forgetting is not None
+            tables.keep_in(Checkpoint(root=str(forgetting.place), spark=spark))
+            writer.begin_anew()
+            # Wherever the run began, it goes on with what comes next.
+            from_now = compiled if start is None else compile_from(start=None, before=compiled)
+            return begin(str(forgetting.place), from_now)
 
         query = begin()
         opened.pop_all()
@@ -314,8 +346,8 @@ def run(
         log_file=log_file,
         _query=query,
         _writer=writer,
-        _start=begin,
-        _temporary=temporary,
+        _start=begin if forgetting is None else begin_anew,
+        _forgetting=forgetting,
         _has_end=until_caught_up,
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
         _dropped=lambda: compiled.dropped.value,
@@ -365,6 +397,7 @@ def _epoch_writer(
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
         tables=tables,
+        tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
         has_late=MISSED in compiled.frame.columns,
         letters=letters,
     )

@@ -89,13 +89,17 @@ class Tables:
 
     def open(self, checkpoint: Checkpoint) -> None:
         """Read every table for the first time, and let it be read again from now on."""
-        self._checkpoint = checkpoint
-        for name, node in self._nodes.items():
-            self._logs[name] = SnapshotLog(_system(checkpoint, self._spark, node.where), name, where=node.where)
+        self.keep_in(checkpoint)
         for name, node in self._nodes.items():
             step = node.step
             assert isinstance(step, ReadTable)
             self._refreshers[name] = Refresher(name, _reader(step, self._spark, node.where), step.refresh)
+
+    def keep_in(self, checkpoint: Checkpoint) -> None:
+        """Note there, from now on, which epoch sees which snapshot."""
+        self._checkpoint = checkpoint
+        for name, node in self._nodes.items():
+            self._logs[name] = SnapshotLog(_system(checkpoint, self._spark, node.where), name, where=node.where)
 
     def begin(self) -> None:
         """Look, before the query is started, which epochs were planned before: these may be repeated."""

@@ -7,11 +7,12 @@ The bytes are a contract with every reader, in any language:
 
 An output that is declared end-to-end exactly-once is written in one transaction per epoch (see kafkaepoch.py); for less
 than that, and in real-time mode, records are sent by Spark's own writer, and an epoch that is repeated after a failure
-is sent again.
+is sent again. For an at-most-once job its producer sends nothing twice, and asks for one broker's answer alone.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "text", "bytes")
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
+_UNTRACKED = {"kafka.acks": "1", "kafka.retries": "0", "kafka.enable.idempotence": "false"}
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
@@ -52,6 +54,7 @@ class KafkaSink(Sink):
     headers: str | None
     timestamp: str | None
     client: Mapping[str, str] = field(default_factory=dict)
+    is_tracked: bool = field(default=True, repr=False)
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class KafkaSink(Sink):
         object.__setattr__(self, "headers", headers)
         object.__setattr__(self, "timestamp", timestamp)
         object.__setattr__(self, "client", dict(client or {}))
+        object.__setattr__(self, "is_tracked", True)
 
     @property
     def ability(self) -> SinkAbility:
@@ -145,12 +149,19 @@ class KafkaSink(Sink):
             writer = writer.option(name, text)
         writer.save()
 
+    def untracked(self) -> KafkaSink:
+        sink = copy.copy(self)
+        object.__setattr__(sink, "is_tracked", False)
+        return sink
+
     def options(self) -> dict[str, str]:
         """The settings of Spark's Kafka writer."""
         return {
             "kafka.bootstrap.servers": self.servers,
             "kafka.acks": "all",
             **{f"kafka.{name.removeprefix('kafka.')}": text for name, text in self.client.items()},
+            # Whatever the author says about retries: a producer that is not idempotent doubles by them.
+            **({} if self.is_tracked else _UNTRACKED),
         }
 
     def prepare(self, rows: DataFrame) -> DataFrame:

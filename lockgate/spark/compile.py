@@ -180,11 +180,13 @@ def compile_plan(
     initial: Initial | None = None,
     kept: frozenset[str] = frozenset(),
     checkpoint: str | None = None,
+    before: Compiled | None = None,
 ) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
 
     Workers ask for the snapshots of tables at `tables`. What the keys of a step begin with is asked of `initial`.
-    States of the names in `kept` are in the checkpoint; events that come once more lie beside it.
+    States of the names in `kept` are in the checkpoint; events that come once more lie beside it. Where a run has compiled
+    its plan `before`, and goes on with what comes next, it goes on with the pulse and the counts that it has.
     """
     from pyspark.errors import PySparkException
 
@@ -192,10 +194,13 @@ def compile_plan(
     frames: dict[str, DataFrame] = {}
     written: list[_Written] = []
     operators: dict[str, Described] = {}
+    is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
     pulse = new_pulse() if _goes_on_in_silence(planned) else None
-    beats = None if pulse is None else read_beats(spark, pulse)
     dropped = spark.sparkContext.accumulator(0)
     rejects = None if planned.job.dead_letters is None else Rejects(spark)
+    if before is not None:
+        pulse, dropped, rejects = before.pulse, before.dropped, before.rejects
+    beats = None if pulse is None else read_beats(spark, pulse)
     for node in planned.logical.nodes:
         if isinstance(node.step, ReadTable):
             continue  # it is read by the driver, and not as a frame
@@ -220,14 +225,13 @@ def compile_plan(
                 frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
-                node.step.sink.check_rows(frames[node.name].drop(MISSED), node.where)
+                sink = node.step.sink if is_tracked else node.step.sink.untracked()
+                sink.check_rows(frames[node.name].drop(MISSED), node.where)
                 exact = is_exact(planned.logical, node)
                 branch = _branch(planned, node)
                 rows = frames[node.name]
                 is_letters = isinstance(planned.logical.node(node.inputs[0]).step, Letters)
-                written.append(
-                    _Written(node.name, node.where, node.step.sink, rows, exact, branch, node.name, is_letters)
-                )
+                written.append(_Written(node.name, node.where, sink, rows, exact, branch, node.name, is_letters))
             elif _logs_late_events(node, planned):
                 written.append(_late_log(node, frames, inputs[0], planned))
         except PySparkException as error:

@@ -61,6 +61,13 @@ QUERY_SETTINGS = {
 # Real-time mode insists on these; rows that leave at once are not sorted first.
 REAL_TIME_SETTINGS = {"spark.sql.execution.sortBeforeRepartition": "false"}
 
+# A job that must not repeat a row has a driver that tries nothing twice: no task, and no stage whose input was lost.
+_NO_RETRIES = {
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.ignoreDecommissionFetchFailure": "false",  # else such attempts are not counted
+}
+
 # These are fixed when the driver starts.
 _PROCESS_SETTINGS = {
     "spark.speculation": "false",  # two attempts of one task would both write
@@ -131,7 +138,8 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
     attempts = TASK_ATTEMPTS if wanted.are_tasks_retried else 1
     master = with_attempts(wanted.master or "local[*]", attempts)
     conf = SparkConf().setAppName(wanted.app).setMaster(master)
-    for name, value in {**_PROCESS_SETTINGS, "spark.task.maxFailures": str(attempts)}.items():
+    retries = {"spark.task.maxFailures": str(attempts)} if wanted.are_tasks_retried else _NO_RETRIES
+    for name, value in {**_PROCESS_SETTINGS, **retries}.items():
         conf.set(name, value)
     if master.startswith("local"):
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
@@ -179,6 +187,11 @@ def _log_settings(log_file: Path) -> Path:
     return settings.resolve()
 
 
+def is_local(context: SparkContext) -> bool:
+    """Is the driver the only executor?"""
+    return bool(re.match(r"local($|\[)", str(context.master)))
+
+
 def refuse_speculation(context: SparkContext) -> None:
     """Refuse a driver that starts a task a second time while the first attempt still runs."""
     if context.getConf().get("spark.speculation", "false") == "true":
@@ -204,9 +217,9 @@ def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
             where=where,
             fix="stop that session first, or leave master= away",
         )
-    if not wanted.are_tasks_retried and conf.get("spark.task.maxFailures", "") != "1":
+    if not wanted.are_tasks_retried and any(conf.get(name, "") != value for name, value in _NO_RETRIES.items()):
         raise Refused(
-            "an at-most-once job must not try a task twice, but the driver of this process does",
+            "an at-most-once job must not try a task or a stage twice, but the driver of this process does",
             where=where,
             fix="stop that session first, or run the job in a process of its own: lockgate run FILE",
         )

@@ -120,6 +120,41 @@ def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(
     assert not left & {"checkpoints", "payments", "postgres", "services"}
 
 
+@pytest.mark.system
+def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipeline(
+    kafka: str, tmp_path: Path
+) -> None:
+    settings = ("--part", "at-most-once", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
+    done = subprocess.run(
+        command(*settings, "--servers", kafka, "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["holds"]
+    assert facts["throughput"] is None
+    speed = facts["at_most_once"]
+    expected = Payments(Settings(events=20_000)).expected_count(Settings(events=20_000))
+    assert [one["delivered_count"] for one in speed["timings"]] == [expected] * 4
+    assert all(one["epoch_count"] >= 3 for one in speed["timings"])
+    first, second = "PLAIN", "AT_MOST_ONCE"
+    assert [(one["side"], one["repeat"]) for one in speed["timings"]] == [
+        (first, 0),
+        (second, 0),
+        (second, 1),
+        (first, 1),
+    ]
+    counted = {one["side"]: one["events_per_second"] for one in speed["timings"] if one["repeat"] == 1}
+    assert speed["ratio"] == round(counted[second] / counted[first], 3)
+    assert speed["client"][second]["acks"] == "1"
+    assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
+    assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A directory whose services are down when the test ends, however it ends."""

@@ -22,6 +22,11 @@ Caused by: java.io.Full: No space left on device
             "An error occurred while calling o1.save.\n: java.lang.IllegalState: closed",
             "java.lang.IllegalState: closed",
         ),
+        (
+            "Caused by: org.apache.spark.SparkException: Python worker exited\nCaused by: java.io.EOFException",
+            "org.apache.spark.SparkException: Python worker exited",
+        ),
+        ("Caused by: java.io.EOFException", "java.io.EOFException"),
         ("", "it did not say why"),
     ],
 )
