@@ -137,17 +137,19 @@ def read_from(planned: Plan, node: Node, start: str | None, rows_per_epoch: int)
     what comes next: it remembers nothing of the run before, and must not repeat a row.
     """
     step = node.step
+    is_at_most_once = planned.job.guarantee is Guarantee.AT_MOST_ONCE
     if start is None:
-        is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
         can_skip = isinstance(step, Read) and step.source.ability.can_skip_history
-        start = "latest" if can_skip and not is_tracked else "earliest"
+        start = "latest" if can_skip and is_at_most_once else "earliest"
     return Reading(
         name=node.name,
+        job=planned.job.name,
         origin=step.origin,
         start=start,
         rows_per_epoch=rows_per_epoch,
         is_real_time=planned.job.mode is Mode.REAL_TIME,
         is_order_needed=any(is_operator(planned.logical, other) for other in planned.logical.nodes),
+        is_at_most_once=is_at_most_once,
     )
 
 
