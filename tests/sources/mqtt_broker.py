@@ -21,7 +21,8 @@ receive = BrokerProtocolHandler._handle_qos1_message_flow
 
 async def send_or_receive(self: BrokerProtocolHandler, message) -> None:
     if message.direction != OUTGOING:
-        return await receive(self, message)
+        await receive(self, message)
+        return
     self.session.inflight_out[message.packet_id] = message
     await fill_window(self)
 
