@@ -19,6 +19,9 @@ import pytest
 from argon2 import PasswordHasher
 from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from lockgate import (
     Guarantee,
@@ -218,6 +221,61 @@ def test_a_broker_that_stops_is_waited_for_and_read_on_from(
         wait_for_rows(started, lambda: len(counts(sink.rows)) == 60)
     assert counts(sink.rows) == Counter(range(60))
     assert f"connected to 127.0.0.1:{broker.port} again, which has lost the session" in log.read_text()
+
+
+@pytest.mark.spark
+def test_spark_asks_for_what_follows_an_epoch_only_when_it_is_in_the_commit_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What acknowledgements rest on; Spark does not promise it in words."""
+    asked = tmp_path / "asked"
+    commits = tmp_path / "checkpoint" / "commits"
+
+    class Reader(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+            return {"n": 0}
+
+        def getDefaultReadLimit(self) -> ReadAllAvailable:  # noqa: N802
+            return ReadAllAvailable()
+
+        def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+            committed = [int(one.name) for one in commits.glob("[0-9]*")]
+            with asked.open("a") as file:
+                file.write(f"{start['n']} {max(committed, default=-1) + 1}\n")
+            return {"n": min(start["n"] + 1, 5)}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(end["n"])]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            yield (partition.value,)
+
+    class Counting(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "counting"
+
+        def schema(self) -> str:
+            return "n INT"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return Reader()
+
+    def lines() -> list[tuple[int, int]]:
+        text = asked.read_text() if asked.exists() else ""
+        return [(int(start), int(epochs)) for start, epochs in (line.split() for line in text.splitlines())]
+
+    spark.dataSource.register(Counting)
+    writer = spark.readStream.format("counting").load().writeStream.foreachBatch(lambda frame, epoch: frame.collect())
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_for(lambda: query.exception() is not None or lines()[-3:-1] == [(5, 5)] * 2)
+        assert query.exception() is None
+    finally:
+        query.stop()
+    # Each epoch has one row here, so an offset is the number of epochs before it. The last one is asked for again.
+    assert all(start == epochs for start, epochs in lines())
+    assert {start for start, _ in lines()} == set(range(6))
 
 
 # Drivers that are killed
