@@ -247,8 +247,8 @@ def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
 def _source_cap(node: Node, ability: SourceAbility) -> Cap:
     log = "read from a log that can be replayed (KafkaSource, FileSource)"
     in_front = (
-        "put a log in front of it: one job, at-least-once, from this source into a topic (KafkaSink), and this job from"
-        " there (KafkaSource): all behind the log can be exactly-once, of what stands in it"
+        "put a log in front of it: an at-least-once job from this source into a topic (KafkaSink), and this job from"
+        " that topic (KafkaSource); everything behind the log can then be exactly-once"
     )
     return Cap(
         guarantee=Guarantee.AT_LEAST_ONCE if ability.is_acknowledged else Guarantee.AT_MOST_ONCE,

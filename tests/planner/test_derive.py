@@ -322,7 +322,7 @@ def test_an_over_claim_over_a_source_that_is_acknowledged_is_cured_by_a_log_in_f
     refusal = plan(Job("job", events(kind="acknowledged").to("out", table), guarantee=Guarantee.EXACTLY_ONCE)).refusal()
     assert refusal is not None
     assert "declares exactly-once (state) but reaches at-least-once: the test says so." in refusal.what
-    assert refusal.fix.startswith("put a log in front of it: one job, at-least-once, from this source into a topic")
+    assert refusal.fix.startswith("put a log in front of it: an at-least-once job from this source into a topic")
     assert refusal.fix.endswith("or declare Guarantee.AT_LEAST_ONCE")
 
 

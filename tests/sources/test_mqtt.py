@@ -549,7 +549,7 @@ def test_the_plan_says_what_an_acknowledgement_is_worth_and_how_a_log_lifts_the_
     refusal = planned.refusal()
     assert refusal is not None
     assert "reaches at-least-once: an MQTT broker keeps a message until it is acknowledged" in refusal.what
-    assert "put a log in front of it" in refusal.fix
+    assert "put a log in front of it: an at-least-once job from this source into a topic" in refusal.fix
     assert refusal.fix.endswith("or declare Guarantee.AT_LEAST_ONCE")
     text = " ".join(explain(job).split())
     assert "none is lost, but what was in hand at a failure comes again" in text
