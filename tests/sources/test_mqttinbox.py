@@ -82,6 +82,16 @@ def test_the_same_text_under_the_same_identifier_is_a_new_message_unless_the_bro
     assert inbox.complete(2) == [1]
 
 
+def test_what_a_new_session_sends_again_is_no_message_of_the_old_one() -> None:
+    inbox = received("on")
+    inbox.number(0, 10)
+    inbox.connect(is_session_kept=False)
+    inbox.connect(is_session_kept=True)  # the new session's first message under 1 was lost with a connection
+    assert inbox.receive(message("on", 1), is_repeated=True) == []
+    assert inbox.number(1, 10) == 2
+    assert inbox.complete(2) == [1]
+
+
 def test_what_needs_no_acknowledgement_gets_none() -> None:
     inbox = Inbox()
     inbox.receive(message("a"), is_repeated=False)
