@@ -222,8 +222,7 @@ def _lock_out_others(link: Link) -> int:
                 raise Failed(
                     f"the session {link.client_id} at {link.broker} has another reader on this machine already",
                     where=link.where,
-                    fix="stop the other run of this job, or give this one a client_id= of its own; a stream that is"
-                    " joined with itself reads twice: write it to a topic of Kafka first, and join there",
+                    fix="stop the other run of this job, or give this one a client_id= of its own",
                 ) from None
             time.sleep(0.2)
 
