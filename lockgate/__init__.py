@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lockgate.sources.files import FileSource
     from lockgate.sources.kafka import KafkaSource
     from lockgate.sources.memory import MemorySource
+    from lockgate.sources.mqtt import MqttSource
     from lockgate.sources.sensors import SensorSource
     from lockgate.sources.socket import SocketSource
 
@@ -61,6 +62,7 @@ _HOMES = {
     "MemorySource": "lockgate.sources.memory",
     "Mode": "lockgate.guarantees",
     "MonitorSink": "lockgate.sinks.monitor",
+    "MqttSource": "lockgate.sources.mqtt",
     "Output": "lockgate.dataflow.stream",
     "Plan": "lockgate.planner.plan",
     "PostgresSink": "lockgate.sinks.postgres",
@@ -111,6 +113,7 @@ __all__ = [
     "MemorySource",
     "Mode",
     "MonitorSink",
+    "MqttSource",
     "Output",
     "Plan",
     "PostgresSink",

@@ -4,9 +4,11 @@ They are ordered by what they promise, so that the weakest part of a path can de
 
     guarantee                 source        state                        sink
     AT_MOST_ONCE              any           any                          any
-    AT_LEAST_ONCE             replayable    kept or rebuilt              any
+    AT_LEAST_ONCE             replayable*   kept or rebuilt              any
     EXACTLY_ONCE (state)      replayable    checkpointed or idempotent   any; rows may come out twice
     END_TO_END_EXACTLY_ONCE   replayable    checkpointed or idempotent   transactional, or idempotent by key
+
+* or acknowledged, when an epoch is complete, to somebody who sends again what was not
 
 Nothing in Lockgate assumes a guarantee: a job always declares its own, and the planner derives what is reached.
 """

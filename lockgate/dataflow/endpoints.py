@@ -45,6 +45,7 @@ class SourceAbility:
     is_replayable: bool
     reason: str
     can_skip_history: bool = False  # can a run begin with what comes next?
+    is_acknowledged: bool = False  # if it cannot be replayed: does it send again what no complete epoch has held?
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,13 @@ class Reading:
     """What the run time tells a source when it opens it."""
 
     name: str
+    job: str
     origin: Origin
     start: str  # "earliest", "latest" or an ISO-8601 time
     rows_per_epoch: int
     is_real_time: bool = False  # then rows are not counted out to epochs
     is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
+    is_at_most_once: bool = False  # must no row come twice, whatever is lost?
     rejects: Rejecting | None = None  # takes events that cannot be used; None where they stop the job
     returned: DataFrame | None = None  # events that come once more, as `sources.returned` reads them
 

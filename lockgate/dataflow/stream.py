@@ -65,7 +65,7 @@ def stream(name: str, source: Source) -> Stream:
     _require(
         isinstance(source, Source),
         what=f"stream {name!r} has no source to read from: {source!r} is not one",
-        fix="give it a KafkaSource, FileSource, SocketSource, SensorSource or MemorySource",
+        fix="give it a KafkaSource, FileSource, SocketSource, SensorSource, MqttSource or MemorySource",
     )
     return Stream(step=Read(inputs=(), origin=caller(), name=name, source=source))
 

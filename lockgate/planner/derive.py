@@ -2,6 +2,7 @@
 
     part of a path                                          caps the path at
     a source that cannot be replayed                        at-most-once
+    such a source that is acknowledged after an epoch       at-least-once
     a function that is not deterministic, above state       at-least-once
     state in real-time mode, unless it is a max or min      at-least-once
     a plain sink, below state                               exactly-once (state)
@@ -15,6 +16,7 @@ A transactional sink that has no transaction (less is declared, or real-time mod
 that replaces rows by key is idempotent, most others are plain.
 
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
+What only an acknowledgement keeps is not lifted so: it may come again behind what is newer than it.
 A `transform` is opaque: it counts as state where state is a danger and as none where state is a merit.
 """
 
@@ -24,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.endpoints import SourceAbility
 from lockgate.dataflow.steps import (
     Detect,
     FlatMap,
@@ -147,15 +150,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     # Where it is only the rows that may come out twice, state still counts every event once.
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
-        caps.append(
-            Cap(
-                guarantee=Guarantee.AT_MOST_ONCE,
-                part=f"source {source.name!r}",
-                where=source.where,
-                reason=source.step.source.ability.reason,
-                cure="read from a log that can be replayed (KafkaSource, FileSource)",
-            )
-        )
+        caps.append(_source_cap(source, source.step.source.ability))
     if trail.wild_above_state is not None:
         danger = "state that is rebuilt could differ from rows already out"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
@@ -247,6 +242,21 @@ def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
     if first is None or output.name not in hosts or hosts[first] & hosts[output.name]:
         return None
     return first
+
+
+def _source_cap(node: Node, ability: SourceAbility) -> Cap:
+    log = "read from a log that can be replayed (KafkaSource, FileSource)"
+    in_front = (
+        "put a log in front of it: an at-least-once job from this source into a topic (KafkaSink), and this job from"
+        " that topic (KafkaSource); everything behind the log can then be exactly-once"
+    )
+    return Cap(
+        guarantee=Guarantee.AT_LEAST_ONCE if ability.is_acknowledged else Guarantee.AT_MOST_ONCE,
+        part=f"source {node.name!r}",
+        where=node.where,
+        reason=ability.reason,
+        cure=in_front if ability.is_acknowledged else log,
+    )
 
 
 def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:

@@ -48,6 +48,7 @@ from lockgate.runtime.stateread import check_state, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
+from lockgate.sources.mqtt import MqttSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.jars import connector_jars
@@ -521,9 +522,11 @@ def _read_start(start: str | None, job: Job) -> str | None:
 
 def _refuse_endless(planned: Plan, until_caught_up: bool) -> None:
     for node in planned.logical.nodes:
-        if until_caught_up and isinstance(node.step, Read) and isinstance(node.step.source, SocketSource):
+        source = node.step.source if isinstance(node.step, Read) else None
+        if until_caught_up and isinstance(source, SocketSource | MqttSource):
+            kind = "a socket" if isinstance(source, SocketSource) else "an MQTT broker"
             raise Refused(
-                "a socket never says that all is read, so the job would never be caught up",
+                f"{kind} never says that all is read, so the job would never be caught up",
                 where=node.where,
                 fix="run it without --until-caught-up, and stop it with Ctrl-C",
             )

@@ -152,12 +152,13 @@ def read_from(
     what comes next: it remembers nothing of the run before, and must not repeat a row.
     """
     step = node.step
+    is_at_most_once = planned.job.guarantee is Guarantee.AT_MOST_ONCE
     if start is None:
-        is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
         can_skip = isinstance(step, Read) and step.source.ability.can_skip_history
-        start = "latest" if can_skip and not is_tracked else "earliest"
+        start = "latest" if can_skip and is_at_most_once else "earliest"
     return Reading(
         name=node.name,
+        job=planned.job.name,
         origin=step.origin,
         start=start,
         rows_per_epoch=rows_per_epoch,
@@ -167,6 +168,7 @@ def read_from(
         or any(is_operator(planned.logical, other) for other in planned.logical.nodes),
         rejects=rejects,
         returned=returned,
+        is_at_most_once=is_at_most_once,
     )
 
 
@@ -185,8 +187,8 @@ def compile_plan(
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
 
     Workers ask for the snapshots of tables at `tables`. What the keys of a step begin with is asked of `initial`.
-    States of the names in `kept` are in the checkpoint; events that come once more lie beside it. Where a run has compiled
-    its plan `before`, and goes on with what comes next, it goes on with the pulse and the counts that it has.
+    States of the names in `kept` are in the checkpoint; events that come once more lie beside it. Where a run has
+    compiled its plan `before`, and goes on with what comes next, it goes on with the pulse and the counts that it has.
     """
     from pyspark.errors import PySparkException
 

@@ -33,11 +33,15 @@ DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 class AnySource(Source):
     """A source that is as able as the test says."""
 
-    is_replayable: bool = True
+    kind: str = "replayable"
 
     @property
     def ability(self) -> SourceAbility:
-        return SourceAbility(is_replayable=self.is_replayable, reason="the test says so")
+        return SourceAbility(
+            is_replayable=self.kind == "replayable",
+            is_acknowledged=self.kind == "acknowledged",
+            reason="the test says so",
+        )
 
     @property
     def tasks(self) -> str:
@@ -81,8 +85,8 @@ class AnySink(Sink):
         raise NotImplementedError
 
 
-def events(name: str = "events", *, is_replayable: bool = True) -> Stream:
-    return stream(name, AnySource(is_replayable)).event_time("at", lateness="1 second")
+def events(name: str = "events", *, kind: str = "replayable") -> Stream:
+    return stream(name, AnySource(kind)).event_time("at", lateness="1 second")
 
 
 def planned(result: Stream, sink: Sink, *, mode: Mode = Mode.MICRO_BATCH) -> Plan:
@@ -104,7 +108,7 @@ class Case(NamedTuple):
     weakest: str
 
 
-SOURCES = ("replayable", "not replayable")
+SOURCES = ("replayable", "acknowledged", "not replayable")  # from the strongest to the weakest
 FUNCTIONS = {
     "none": ("deterministic", "not deterministic"),
     "sum": ("deterministic", "not deterministic above state", "not deterministic below state"),
@@ -158,7 +162,7 @@ def test_every_possible_path_is_in_exactly_one_row_of_the_docs() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(case[:5]))
 def test_a_path_is_worth_what_the_docs_say(case: Case) -> None:
     wild = "x * rand()"
-    result = events(is_replayable=case.source == "replayable")
+    result = events(kind=case.source)
     if case.functions in ("not deterministic", "not deterministic above state"):
         result = result.select("k", "at", x=wild)
     if case.state != "none":
@@ -269,7 +273,7 @@ def test_what_idempotence_lifts_is_told() -> None:
 
 
 def test_a_job_is_worth_what_its_weakest_path_is_worth() -> None:
-    merged = events("log").merge(events("socket", is_replayable=False))
+    merged = events("log").merge(events("socket", kind="not replayable"))
     found = planned(merged, AnySink(Delivery.TRANSACTIONAL))
     assert {path.source: path.reached for path in found.paths} == {
         "log": Guarantee.END_TO_END_EXACTLY_ONCE,
@@ -304,7 +308,7 @@ def test_an_output_that_is_declared_lower_counts_for_itself_only() -> None:
 
 
 def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> None:
-    source = events(is_replayable=False)
+    source = events(kind="not replayable")
     found = plan(Job("job", source.to("out", AnySink()), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
     refusal = found.refusal()
     assert refusal is not None
@@ -313,8 +317,17 @@ def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> 
     assert refusal.fix.endswith("or declare Guarantee.AT_MOST_ONCE")
 
 
+def test_an_over_claim_over_a_source_that_is_acknowledged_is_cured_by_a_log_in_front_of_it() -> None:
+    table = AnySink(Delivery.IDEMPOTENT)
+    refusal = plan(Job("job", events(kind="acknowledged").to("out", table), guarantee=Guarantee.EXACTLY_ONCE)).refusal()
+    assert refusal is not None
+    assert "declares exactly-once (state) but reaches at-least-once: the test says so." in refusal.what
+    assert refusal.fix.startswith("put a log in front of it: an at-least-once job from this source into a topic")
+    assert refusal.fix.endswith("or declare Guarantee.AT_LEAST_ONCE")
+
+
 def test_a_refusal_names_the_output_where_it_declares_for_itself() -> None:
-    output = events(is_replayable=False).to("screen", AnySink(), guarantee=Guarantee.AT_LEAST_ONCE)
+    output = events(kind="not replayable").to("screen", AnySink(), guarantee=Guarantee.AT_LEAST_ONCE)
     refusal = plan(Job("job", output, guarantee=Guarantee.EXACTLY_ONCE)).refusal()
     assert refusal is not None
     assert "declares at-least-once for output 'screen' but reaches at-most-once" in refusal.what
@@ -369,9 +382,9 @@ WEAKER = {"select": "wild select", "map": "wild map", "transform": "wild transfo
 
 @dataclass(frozen=True)
 class Drawing:
-    """A random job: is each source replayable, each step's kind and inputs, each sink's delivery and input."""
+    """A random job: the kind of each source, each step's kind and inputs, each sink's delivery and input."""
 
-    sources: tuple[bool, ...]
+    sources: tuple[str, ...]
     steps: tuple[tuple[str, tuple[int, ...]], ...]
     sinks: tuple[tuple[Delivery, int], ...]
     mode: Mode
@@ -379,7 +392,7 @@ class Drawing:
 
 @st.composite
 def drawings(draw: st.DrawFn) -> Drawing:
-    sources = draw(st.lists(st.booleans(), min_size=1, max_size=3))
+    sources = draw(st.lists(st.sampled_from(SOURCES), min_size=1, max_size=3))
     steps: list[tuple[str, tuple[int, ...]]] = []
     for number in range(draw(st.integers(0, 8))):
         kind = draw(st.sampled_from(sorted(KINDS)))
@@ -405,8 +418,10 @@ def worth(drawing: Drawing, source: int, kinds: list[str], delivery: Delivery) -
     """What one path is worth: the least of what its parts allow, except where idempotence lifts."""
     parts = [KINDS[kind] for kind in kinds]
     allowed = [Guarantee.END_TO_END_EXACTLY_ONCE]
-    if not drawing.sources[source]:
+    if drawing.sources[source] == "not replayable":
         allowed.append(Guarantee.AT_MOST_ONCE)
+    if drawing.sources[source] == "acknowledged":
+        allowed.append(Guarantee.AT_LEAST_ONCE)
     for index, part in enumerate(parts):
         if part.may_keep_state and any(above.is_wild for above in parts[: index + 1]):
             allowed.append(Guarantee.AT_LEAST_ONCE)
@@ -437,8 +452,8 @@ def derived(drawing: Drawing) -> dict[tuple[str, str], PathGuarantee]:
     """The same by the planner, straight from a graph, so that no other rule limits what is tried."""
     names = [f"source-{number}" for number in range(len(drawing.sources))]
     steps: list[Step] = [
-        Read(inputs=(), origin=ORIGIN, name=name, source=AnySource(is_replayable))
-        for name, is_replayable in zip(names, drawing.sources, strict=True)
+        Read(inputs=(), origin=ORIGIN, name=name, source=AnySource(kind))
+        for name, kind in zip(names, drawing.sources, strict=True)
     ]
     nodes = [as_node(step, name, ()) for step, name in zip(steps, names, strict=True)]
     for number, (kind, inputs) in enumerate(drawing.steps):
@@ -498,9 +513,9 @@ def test_no_path_is_worth_more_than_its_weakest_part_that_idempotence_does_not_l
 
 def weakened(drawing: Drawing) -> Iterator[Drawing]:
     """The same job with one part made weaker, in every possible way."""
-    for index, is_replayable in enumerate(drawing.sources):
-        if is_replayable:
-            yield replace(drawing, sources=put(drawing.sources, index, False))
+    for index, source in enumerate(drawing.sources):
+        for weaker in SOURCES[SOURCES.index(source) + 1 :]:
+            yield replace(drawing, sources=put(drawing.sources, index, weaker))
     for index, (kind, inputs) in enumerate(drawing.steps):
         if kind in WEAKER:
             yield replace(drawing, steps=put(drawing.steps, index, (WEAKER[kind], inputs)))

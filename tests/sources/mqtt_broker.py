@@ -1,0 +1,59 @@
+"""A broker for tests, in a process of its own: amqtt, with one user; sessions live as long as the process.
+
+    mqtt_broker.py PORT USERS WINDOW     USERS is a file of user:hash; WINDOW the most messages in flight to a client
+
+amqtt 0.12 forgets a message when its receiver goes away or takes over five seconds to acknowledge it, against
+[MQTT-4.4.0-1] (its pull request 402 mends that). Here a message with QoS 1 stays until it is acknowledged, and there is
+a window, as brokers in production have one.
+"""
+
+import asyncio
+import sys
+
+from amqtt.broker import Broker
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.mqtt.puback import PubackPacket
+from amqtt.session import OUTGOING
+
+WINDOW = int(sys.argv[3])
+receive = BrokerProtocolHandler._handle_qos1_message_flow
+
+
+async def send_or_receive(self: BrokerProtocolHandler, message) -> None:
+    if message.direction != OUTGOING:
+        await receive(self, message)
+        return
+    self.session.inflight_out[message.packet_id] = message
+    await fill_window(self)
+
+
+async def fill_window(self: BrokerProtocolHandler) -> None:
+    sent = self.__dict__.setdefault("sent", set())  # over this connection
+    for number, message in list(self.session.inflight_out.items())[:WINDOW]:
+        if number not in sent:
+            sent.add(number)
+            message.publish_packet = message.build_publish_packet(dup=message.publish_packet is not None)
+            await self._send_packet(message.publish_packet)
+
+
+async def take_acknowledgement(self: BrokerProtocolHandler, puback: PubackPacket) -> None:
+    number = puback.variable_header.packet_id
+    self.session.inflight_out.pop(number, None)
+    self.__dict__.setdefault("sent", set()).discard(number)
+    await fill_window(self)
+
+
+async def main() -> None:
+    BrokerProtocolHandler._handle_qos1_message_flow = send_or_receive
+    BrokerProtocolHandler.handle_puback = take_acknowledgement
+    config = {
+        "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{sys.argv[1]}"}},
+        "plugins": {"amqtt.plugins.authentication.FileAuthPlugin": {"password_file": sys.argv[2]}},
+    }
+    await Broker(config).start()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
