@@ -1,4 +1,4 @@
-"""What the failure of a task at one of its steps does to the events that it has in hand, and the table of it in the docs.
+"""What the failure of a task at one of its steps does to the events in hand, and the table of it in the docs.
 
     lost           an event never came out
     state twice    an event counts twice in the running count of its key
@@ -8,10 +8,12 @@ All three are read from what came out: every row shows the count behind it. How 
 by the job's own function, outside of any guarantee; how often it was delivered, by a reader of committed records.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lockgate.guarantees import Guarantee
@@ -27,13 +29,13 @@ PROMISED = {
     Guarantee.END_TO_END_EXACTLY_ONCE: {*QUESTIONS},
 }
 
-_TABLE = re.compile(r"(<!-- failures: .*? -->\n)(.*?)(<!-- end of failures -->)", re.DOTALL)
+COMMAND = "LOCKGATE_WRITE_DOCS=1 pytest -m prove tests/kills/test_failures.py"
+"""Writes the table anew."""
+
+_TABLE = re.compile(r"(<!-- failures: [^>]*-->\n).*?(<!-- end of failures -->)", re.DOTALL)
 
 Event = dict[str, Any]
 """`id` and `name`; of a row also `count`, how many events of that name there were."""
-
-Line = dict[str, str]
-"""A line of the table, by column."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Cell:
     is_jumping: bool  # did a row show a count that is too high?
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the table."""
+        return self.guarantee, STEPS.index(self.step)
+
+    @property
     def answers(self) -> dict[str, bool]:
         """The answer to each question."""
         is_doubled = self.counted > 1 or self.is_jumping
@@ -68,8 +75,8 @@ class Cell:
         """The promises that were not kept."""
         return [asked for asked, is_so in self.answers.items() if is_so and asked in PROMISED[self.guarantee]]
 
-    def line(self) -> Line:
-        """The cell as a line of the table."""
+    def line(self) -> dict[str, str]:
+        """The cell as a line of the table, by column."""
         told = [self.guarantee.label, self.step]
         for asked, is_so in self.answers.items():
             told.append("**yes**" if is_so else "no" if asked in PROMISED[self.guarantee] else "no (not promised)")
@@ -142,34 +149,43 @@ def _expected(cohorts: Cohorts, found: Mapping[int, Sequence[int]]) -> Iterable[
 # -- the table in the docs ------------------------------------------------------------------------------------------
 
 
-def read_lines(page: str) -> list[Line]:
-    """The lines of the table in a page."""
-    found = _TABLE.search(page)
-    assert found is not None, "the page has no place for the table of failures"
-    told = [[text.strip() for text in line.strip("|\n").split("|")] for line in found[2].splitlines()[2:]]
-    return [dict(zip(COLUMNS, texts, strict=True)) for texts in told]
-
-
-def with_lines(page: str, lines: Iterable[Line]) -> str:
-    """The page with these lines in its table, in place of those for the same guarantee and step."""
-    kept = {_place(line): line for line in (*read_lines(page), *lines)}
-    told = [COLUMNS, ["---"] * len(COLUMNS), *(line.values() for _, line in sorted(kept.items()))]
-    table = "".join(f"| {' | '.join(texts)} |\n" for texts in told).replace("| --- ", "|---").replace("--- |", "---|")
-    return _TABLE.sub(lambda found: found[1] + table + found[3], page)
-
-
-def _place(line: Line) -> tuple[int, int]:
-    labels = [guarantee.label for guarantee in Guarantee]
-    return labels.index(line["guarantee"]), STEPS.index(line["killed at"])
-
-
-def differences(told: Iterable[Line], seen: Iterable[Line]) -> list[str]:
-    """Where the table in the docs and what was observed are not the same."""
-    lines = {_place(line): line for line in told}
+def load(file: Path) -> list[Cell]:
+    """The cells that were observed last."""
+    facts = json.loads(file.read_text(encoding="utf-8"))["cells"] if file.exists() else []
+    histograms = ("processed", "delivered")
     return [
-        f"{line['guarantee']}, killed at {line['killed at']}: {column} is {line[column]!r}, the table says"
-        f" {lines.get(_place(line), {}).get(column)!r}"
-        for line in seen
-        for column in COLUMNS
-        if lines.get(_place(line), {}).get(column) != line[column]
+        Cell(
+            **one
+            | {"guarantee": Guarantee[one["guarantee"]]}
+            | {name: Counter({int(times): events for times, events in one[name].items()}) for name in histograms}
+        )
+        for one in facts
+    ]
+
+
+def save(file: Path, cells: Iterable[Cell]) -> None:
+    """Keep cells, in place of those for the same guarantee and step."""
+    kept = {cell.place: cell for cell in (*load(file), *cells)}
+    facts = [vars(cell) | {"guarantee": cell.guarantee.name} for _, cell in sorted(kept.items())]
+    file.write_text(json.dumps({"command": COMMAND, "cells": facts}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def with_table(page: str, cells: Iterable[Cell]) -> str:
+    """The page with the table of these cells."""
+    assert _TABLE.search(page), "the page has no place for the table of failures"
+    lines = [COLUMNS, *(cell.line().values() for cell in cells)]
+    head, *rest = [f"| {' | '.join(texts)} |" for texts in lines]
+    table = "\n".join([head, "|---" * len(COLUMNS) + "|", *rest])
+    return _TABLE.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)
+
+
+def differences(stored: Iterable[Cell], seen: Iterable[Cell]) -> list[str]:
+    """Where the table and what was observed now are not the same."""
+    lines = {cell.place: cell.line() for cell in stored}
+    return [
+        f"{cell.guarantee.label}, killed at {cell.step}: {column} {text!r}, the table says"
+        f" {lines.get(cell.place, {}).get(column)!r}"
+        for cell in seen
+        for column, text in cell.line().items()
+        if lines.get(cell.place, {}).get(column) != text
     ]

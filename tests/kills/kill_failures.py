@@ -13,7 +13,7 @@ The outcome hangs on nothing but the step: the task is stopped first, and what i
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -100,22 +100,22 @@ class Failures:
         self._topics = [f"{self.name}-out-{part}" for part in ("even", "odd")]
         self.directory.mkdir(parents=True, exist_ok=True)
 
-    def run(self) -> list[Cell]:
-        """Fail at every step; what became of the events that were in hand."""
+    def run(self, steps: Sequence[str] = STEPS) -> list[Cell]:
+        """Fail at each of these steps; what became of the events that were in hand."""
         create_topics(self.servers, [f"{self.name}-in", *self._topics], partitions=1, where="test")
         (self.directory / "job.py").write_text(_JOB)
         cells = []
         try:
-            self._start(STEPS[0])
+            self._start(steps[0])
             before = self._pass_calmly()
-            for step, following in zip(STEPS, [*STEPS[1:], None], strict=True):
+            for step, following in zip(steps, [*steps[1:], None], strict=True):
                 in_hand = self._fail(step)
                 self._start(following)
                 after = self._pass_calmly()
                 rows = self._rows("read_committed")
                 cohorts = Cohorts(before, in_hand, after)
                 cells.append(judge(self.guarantee, step, cohorts, rows=rows, processed=self._runs()))
-                self._tell(f"{step}: {cells[-1].line()}")
+                self._tell(str(cells[-1]))
                 before = after
         finally:
             self._kill()
@@ -211,9 +211,8 @@ class Failures:
     def _is_settled(self) -> bool:
         """Are all epochs logged as done?"""
         planned, done = (
-            max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)
-            for folder in (self._checkpoint() / "offsets", self._checkpoint() / "commits")
-            if folder.is_dir()
+            max((int(file.name) for file in (self._checkpoint() / log).glob("*") if file.name.isdigit()), default=-1)
+            for log in ("offsets", "commits")
         )
         return planned == done
 
