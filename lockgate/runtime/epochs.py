@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
@@ -92,6 +93,7 @@ class EpochWriter:
         try:
             for output in plain:
                 output.sink.write(output.rows_of(rows), self._earlier + epoch)
+                reach(FaultPoint.SENT)
             if self.commits != Commits():
                 self._commit(rows, epoch)
         finally:

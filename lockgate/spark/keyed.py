@@ -538,6 +538,8 @@ def _processor(run: _Run) -> Any:
                 yield from self.advance([], timerValues)
 
         def advance(self, values: list[bytes], times: Any) -> Iterator[Row]:
+            if values:
+                reach(FaultPoint.RECEIVE)
             self.own()
             if not values and run.operator.time is Time.NONE:
                 return

@@ -98,6 +98,32 @@ class Driver:
         return found
 
 
+def launch(command: list[str], directory: Path, log_name: str, environment: dict[str, str]) -> Driver:
+    """Start a driver in a directory, where all stays that it leaves behind."""
+    temporary = directory / "tmp"  # of a killed JVM, too
+    temporary.mkdir(exist_ok=True)
+    java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={temporary}"'.strip()
+    output = directory / log_name
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_DIRS": str(temporary),
+                "TMPDIR": str(temporary),
+                "JDK_JAVA_OPTIONS": java,
+                **environment,
+            },
+        )
+    return Driver(process, output)
+
+
 def _is_daemon(process: psutil.Process) -> bool:
     return "pyspark.daemon" in process.cmdline()
 
@@ -275,30 +301,8 @@ class Trial:
         """Start `lockgate run`, armed."""
         command = self.command("run", "job.py", "--json", "--rows-per-epoch", str(ROWS_PER_EPOCH))
         command += [] if self.cluster is None else ["--master", self.cluster.master]
-        # What a killed JVM leaves behind goes with the trial's own directory.
-        temporary = self.directory / "tmp"
-        temporary.mkdir(exist_ok=True)
-        java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={temporary}"'.strip()
-        output = self.directory / f"driver-{len(self.drivers)}.log"
-        with output.open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "SPARK_LOCAL_DIRS": str(temporary),
-                    "TMPDIR": str(temporary),
-                    "JDK_JAVA_OPTIONS": java,
-                    self._mark.name: self._mark.value,
-                    **self.trouble.environment(),
-                },
-            )
-        self.last_driver = Driver(process, output)
+        environment = {self._mark.name: self._mark.value, **self.trouble.environment()}
+        self.last_driver = launch(command, self.directory, f"driver-{len(self.drivers)}.log", environment)
         self.drivers.append(self.last_driver)
         self.moved()
         return self.last_driver
