@@ -183,6 +183,14 @@ class Sink(ABC):
     def check_rows(self, rows: DataFrame, where: str) -> None:  # noqa: B027 - most sinks take any rows
         """Look at the columns and types of what will come; raise with the cure where they cannot be written."""
 
+    def refusal(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """Why the sink would not take a row, as a text that is null where it would; None where it takes all of them.
+
+        The rows are prepared, or are in a struct of this name. What is told here becomes a dead letter; whatever else a
+        system refuses stops the job.
+        """
+        return None
+
     def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
         """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
 

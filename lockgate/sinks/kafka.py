@@ -23,14 +23,18 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.settings import is_java_only
-from lockgate.kafka.topics import create_topics
-from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
+from lockgate.kafka.settings import is_java_only, read_settings
+from lockgate.kafka.topics import OutputTopic, create_topics, describe_outputs
+from lockgate.kafka.wire import Connection, hosts_of, name_topic, refuse_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMATS = ("json", "csv", "text", "bytes")
+MESSAGE_BYTES = 1_048_576
+"""What Kafka's client sends at most in one request, unless it is told otherwise; brokers take a little more."""
+
+_RECORD_BYTES = 128  # more than a batch of one record takes beside key, value and headers
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
 _UNTRACKED = {"kafka.acks": "1", "kafka.retries": "0", "kafka.enable.idempotence": "false"}
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
@@ -133,6 +137,47 @@ class KafkaSink(Sink):
 
     def check_rows(self, rows: DataFrame, where: str) -> None:
         self.encode(rows, where)
+
+    def refusal(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """A record that is larger than its topic takes, or that names no topic, or no partition that there is."""
+        from pyspark.sql import functions as F
+
+        made = self.columns(rows, within=within, where=where)
+        topic = None if self.topic is None or is_java_only(self.client) else self._found(where)
+        reason = F.when(F.coalesce(F.length(made["topic"]), F.lit(0)) == 0, F.lit("it names no topic"))
+        size: Column = F.lit(_RECORD_BYTES)
+        for name in ("key", "value"):
+            if name in made:
+                size = size + F.coalesce(F.octet_length(made[name]), F.lit(0))
+        if "headers" in made:
+            # One header takes at most so much beside its name and value.
+            each = F.transform(
+                made["headers"],
+                lambda one: F.octet_length(one["key"]) + F.coalesce(F.octet_length(one["value"]), F.lit(0)) + 10,
+            )
+            size = size + F.coalesce(F.aggregate(each, F.lit(0), lambda total, one: total + one), F.lit(0))
+            is_nameless = F.exists(made["headers"], lambda one: one["key"].isNull())
+            reason = reason.when(is_nameless, F.lit("it has a header without a key"))
+        most = min(MESSAGE_BYTES if topic is None else topic.max_message_bytes, self._request_bytes())
+        told = F.concat(F.lit("as a record it has "), size.cast("string"), F.lit(f" bytes; the topic takes {most}"))
+        reason = reason.when(size > most, told)
+        if "partition" in made and topic is not None:
+            told = F.concat(F.lit(f"topic {topic.name!r} has no partition "), made["partition"].cast("string"))
+            reason = reason.when(~made["partition"].between(0, topic.partitions - 1), told)
+        return reason
+
+    def _found(self, where: str) -> OutputTopic | None:
+        """The topic as it is now; None where it is not there yet."""
+        connection = Connection(read_settings(self.servers, self.client, where=where), where=where)
+        try:
+            return describe_outputs(connection, [str(self.topic)], where=where).get(str(self.topic))
+        finally:
+            connection.close()
+
+    def _request_bytes(self) -> int:
+        """The most that Kafka's own client sends at once; one record has to fit."""
+        told = {name.removeprefix("kafka."): text for name, text in self.client.items()}.get("max.request.size", "")
+        return int(told) if told.isdigit() else MESSAGE_BYTES
 
     def check(self, where: str) -> None:
         if self.topic is not None and not is_java_only(self.client):

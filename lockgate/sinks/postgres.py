@@ -11,6 +11,7 @@ of the job in that database; for less than that without the ledger, and an epoch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,16 +22,18 @@ from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.dataflow.deletes import mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
+from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob, Refused
 from lockgate.guarantees import Delivery
 from lockgate.postgres.connect import Lost, connect, server_of, told
 from lockgate.postgres.mending import PostgresLedger
 from lockgate.postgres.store import PostgresResource, Target, look_up, require_table, write_plainly
-from lockgate.postgres.tables import TableName, parse_name, row_columns
+from lockgate.postgres.tables import TableColumn, TableName, find_table, parse_name, row_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+_LIMITED = re.compile(r"(?:character varying|character)\((\d+)\)")
 _CHECK_PATIENCE = timedelta(seconds=5)  # before anything runs somebody is waiting for the answer
 
 
@@ -119,6 +122,43 @@ class PostgresSink(CommittingSink):
 
     def check_rows(self, rows: DataFrame, where: str) -> None:
         self._look(rows, where)
+
+    def refusal(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """A null where the table, or the key, takes none; a text that is too long; a zero byte in a text."""
+        from pyspark.sql import functions as F
+
+        frame = rows if within is None else rows.select(f"{within}.*")
+        columns = {column.name.lower(): column for column in self._columns(where)}
+        keys = {name.lower() for name in self.key}
+        reason = F.when(F.lit(False), F.lit(""))
+        for one in frame.schema.fields:
+            value = F.col(quote(one.name) if within is None else f"{within}.{quote(one.name)}")
+            column = columns.get(one.name.lower())
+            if one.name.lower() in keys or (column is not None and column.is_required):
+                reason = reason.when(value.isNull(), F.lit(f"{one.name} is null, and the table takes none there"))
+            if one.dataType.simpleString() == "string":
+                reason = reason.when(
+                    value.contains("\0"), F.lit(f"{one.name} holds a zero byte, which no text in PostgreSQL has")
+                )
+                limit = None if column is None else _LIMITED.fullmatch(column.type)
+                if limit is not None:
+                    why = F.lit(f"{one.name} is longer than the table takes: {limit[0]}")
+                    reason = reason.when(F.length(F.rtrim(value)) > int(limit[1]), why)
+        return reason
+
+    def _columns(self, where: str) -> tuple[TableColumn, ...]:
+        """Those of the table; none where it will be made."""
+        where = f"{self.resource}, {where}"
+        try:
+            connection = connect(self.dsn, where=where, name="lockgate", patience=_CHECK_PATIENCE)
+        except Lost as error:
+            raise Refused(error.what, where=error.where, fix=error.fix) from None
+        try:
+            with told(where=where, table=str(self._target.table)):
+                table = find_table(connection, self._target.table)
+                return () if table is None else table.columns
+        finally:
+            connection.close()
 
     def execution(self, *, is_exact: bool) -> tuple[str, str]:
         return "Python", "tasks stage by COPY in Python workers, in Arrow batches; PostgreSQL moves what was staged"

@@ -109,7 +109,7 @@ class Rejects:
         self._observed: list[str] = []
         self._counted: list[str] = []
 
-    def watch(self, frame: DataFrame, reason: Column, *, step: str, shown: Column) -> DataFrame:
+    def watch(self, frame: DataFrame, reason: Column, *, step: str | Column, shown: Column) -> DataFrame:
         """The rows without those for which there is a reason, which are put aside natively."""
         from pyspark.sql import functions as F
 
@@ -122,7 +122,7 @@ class Rejects:
         # to_json writes bytes in base64; the row as it was shown may be long, the original is whole.
         text = F.to_json(
             F.struct(
-                F.lit(step).alias("step"),
+                (F.lit(step) if isinstance(step, str) else step).alias("step"),
                 F.col(_REASON).alias("reason"),
                 field(POSITION).alias("position"),
                 F.substring(shown, 1, _ROW_MAX).alias("shown"),

@@ -20,7 +20,7 @@ from lockgate.commit.permits import Address
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.duration import as_spark_text
-from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Sink
+from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, POSITION, POSITION_DDL, Reading, Sink
 from lockgate.dataflow.eventtime import EventTime, Late
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.schema import parse_ddl, quote
@@ -79,6 +79,11 @@ Initial = Callable[[Node, Described], "Sequence[Begun] | None"]
 """What the keys of a step begin with in the first epoch; None where they begin with nothing."""
 
 TAG = "__output"
+_PLACE = "__place"
+_MARKS = {MISSED: "timestamp", _PLACE: POSITION_DDL, ORIGINAL: ORIGINAL_DDL}
+"""What stands beside the rows of an output until the end of the query, and its type; _PLACE is POSITION, which an
+author may have made a column of the output."""
+
 TASK = "__task"
 """Hidden column behind a broadcast: which of the tasks a copy of the row is for."""
 
@@ -135,7 +140,7 @@ class _Written:
 
     @property
     def columns(self) -> list[str]:
-        return [name for name in self.frame.columns if name != MISSED]
+        return [name for name in self.frame.columns if name not in _MARKS]
 
 
 def read_from(
@@ -228,7 +233,7 @@ def compile_plan(
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
                 sink = node.step.sink if is_tracked else node.step.sink.untracked()
-                sink.check_rows(frames[node.name].drop(MISSED), node.where)
+                sink.check_rows(frames[node.name].drop(*_MARKS), node.where)
                 exact = is_exact(planned.logical, node)
                 branch = _branch(planned, node)
                 rows = frames[node.name]
@@ -254,6 +259,8 @@ def compile_plan(
     )
     passes = _passes(written)
     frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes)
+    if rejects is not None:
+        frame = _without_refused(frame, outputs, rejects)
     return Compiled(
         frame=frame,
         outputs=outputs,
@@ -451,16 +458,15 @@ def _late(frame: DataFrame, window: Node, time: EventTime | None) -> DataFrame:
 def _tagged(frames: dict[str, DataFrame], outputs: list[_Written], passes: list[list[int]]) -> DataFrame:
     """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others.
 
-    Where some of them are late events, MISSED stands beside the tag.
+    Beside the tag stand MISSED, where some of them are late events, and where events came from, for letters.
     """
     from pyspark.sql import functions as F
 
-    shapes = [one.frame.drop(MISSED).schema for one in outputs]
-    has_late = any(MISSED in one.frame.columns for one in outputs)
+    shapes = [one.frame.drop(*_MARKS).schema for one in outputs]
+    wanted = {name: kind for name, kind in _MARKS.items() if any(name in one.frame.columns for one in outputs)}
 
     def marks_of(frame: DataFrame) -> list[Column]:
-        missed = F.col(MISSED) if MISSED in frame.columns else F.lit(None).cast("timestamp")
-        return [missed.alias(MISSED)] if has_late else []
+        return [_mark(frame, name).cast(kind).alias(name) for name, kind in wanted.items()]
 
     def tag_columns(made: dict[int, Column]) -> list[Column]:
         return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in enumerate(shapes)]
@@ -483,6 +489,34 @@ def _tagged(frames: dict[str, DataFrame], outputs: list[_Written], passes: list[
         rows = {tag: F.when(F.col(TAG) == tag, branch.row(tag, outputs[tag].columns)) for tag, branch in parts.items()}
         tagged.append(marked.select(TAG, *marks_of(marked), *tag_columns(rows)))
     return reduce(lambda one, two: one.union(two), tagged)
+
+
+def _mark(frame: DataFrame, name: str) -> Column:
+    """What stands beside the rows under this name, as far as they still have it."""
+    from pyspark.sql import functions as F
+
+    column = POSITION if name == _PLACE and _PLACE not in frame.columns else name
+    return F.col(column) if column in frame.columns else F.lit(None)
+
+
+def _without_refused(frame: DataFrame, outputs: Sequence[CompiledOutput], rejects: Rejects) -> DataFrame:
+    """The tagged rows without those that their sink would refuse."""
+    from pyspark.sql import functions as F
+
+    reason: Column = F.lit(None).cast("string")
+    names: Column = F.lit(None).cast("string")
+    shown: Column = F.lit(None).cast("string")
+    for output in outputs:
+        told = output.sink.refusal(frame, within=output.struct, where=output.where)
+        if told is not None:
+            is_its = F.col(TAG) == F.lit(output.tag)
+            reason = F.when(is_its, told).otherwise(reason)
+            names = F.when(is_its, F.lit(output.name)).otherwise(names)
+            shown = F.when(is_its, F.to_json(F.col(str(output.struct)))).otherwise(shown)
+    if MISSED in frame.columns:
+        reason = F.when(F.col(MISSED).isNull(), reason)  # beside late events stand those in time, which do not leave
+    placed = frame.withColumnRenamed(_PLACE, POSITION)
+    return rejects.watch(placed, reason, step=names, shown=shown).drop(POSITION, ORIGINAL)
 
 
 @dataclass(frozen=True)
@@ -658,8 +692,10 @@ def _compile_step(
         return _late(frame, window, planned.logical.node(window.inputs[0]).flow.time)
     if isinstance(step, Write):
         shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
-        missed = [MISSED] if MISSED in hidden else []
-        return step.sink.prepare(frame.select(*map(quote, (*shown, *missed))))
+        wanted = [MISSED] if MISSED in hidden else []
+        wanted += [] if rejects is None else [_PLACE, ORIGINAL]
+        marks = [_mark(frame, name).cast(_MARKS[name]).alias(name) for name in wanted]
+        return step.sink.prepare(frame.select(*map(quote, shown), *marks))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
 
 

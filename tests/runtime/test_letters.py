@@ -1,6 +1,8 @@
 """Dead letters: events that cannot be used leave by a way of their own, and all others go on."""
 
+import base64
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -8,12 +10,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
 
 from lockgate import (
     DeadLetters,
     FileSource,
     Guarantee,
     Job,
+    KafkaSink,
     MemorySink,
     MemorySource,
     StatefulFunction,
@@ -24,6 +28,7 @@ from lockgate import (
     windows,
 )
 from lockgate.errors import Failed, FunctionFailed
+from lockgate.kafka.topics import create_topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -222,3 +227,48 @@ def test_what_belongs_to_no_event_stops_the_job_as_before(place: Path) -> None:
     timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second")
     with pytest.raises(FunctionFailed, match="no bell"):
         run_job(place, job_of(timed.key_by("k").process(Bell()), MemorySink(), MemorySink()))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE])
+def test_records_that_a_topic_would_refuse(guarantee: Guarantee, kafka: str, place: Path) -> None:
+    topic = f"refused-{uuid4().hex[:8]}"
+    create_topics(kafka, [topic, f"{topic}-letters"], partitions=2, where="test")
+    large = json.dumps({"k": "large", "v": 600_000})
+    put(place / "in", '{"k":"a","v":1}', '{"k":"b","v":7}', large, '{"k":"c","v":0}')
+    out = KafkaSink(topic=topic, servers=kafka, partition="v", key="k")
+    letters = KafkaSink(topic=f"{topic}-letters", servers=kafka)
+    padded = events(place).select("k", v="least(v, 7)", text="repeat('ab', greatest(v, 1))").where("k <> 'b' OR v = 7")
+    chosen = padded.select("k", "text", v="if(k = 'large', 1, v)")
+    run_job(place, Job("letters", chosen.to("out", out), guarantee=guarantee, dead_letters=letters))
+    assert sorted(row["k"] for row in records(kafka, topic)) == ["a", "c"]
+    found = sorted(
+        (row["step"], row["reason"], base64.b64decode(row["value"])) for row in records(kafka, letters.topic)
+    )
+    assert [(step, value) for step, _, value in found] == [("out", large.encode()), ("out", b'{"k":"b","v":7}')]
+    assert [re.sub(r"\d{3,}", "N", reason) for _, reason, _ in found] == [
+        "as a record it has N bytes; the topic takes N",
+        f"topic '{topic}' has no partition 7".replace(topic, re.sub(r"\d{3,}", "N", topic)),
+    ]
+
+
+def records(servers: str, topic: str | None) -> list[Any]:
+    """All committed records of a topic, by a reader of its own."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=3000,
+    )
+    try:
+        parts = [TopicPartition(topic, number) for number in range(2)]
+        consumer.assign(parts)
+        ends = consumer.end_offsets(parts)
+        found = []
+        for part in parts:
+            while consumer.position(part) < ends[part]:
+                for some in consumer.poll(timeout_ms=500).values():
+                    found += [json.loads(record.value) for record in some]
+        return found
+    finally:
+        consumer.close()
