@@ -110,13 +110,13 @@ class LetterBox:
             "life": life,
             "epoch": epoch,
             "step": rejection.step,
-            "reason": rejection.reason,
+            "reason": _without_nul(rejection.reason),
             "attempts": rejection.attempts,
             "source": place.get("source"),
             "part": place.get("part"),
             "at": place.get("at"),
             "child": ".".join(map(str, place.get("child") or ())) or None,
-            "shown": rejection.shown,
+            "shown": _without_nul(rejection.shown),
             "key": original.get("key"),
             "value": original.get("value"),
             "headers": json.dumps(headers) if headers else None,
@@ -144,6 +144,11 @@ class LetterBox:
             fix="see why in the letters that are out (lockgate dead-letters list), mend the step or the events, and run"
             " the job again: the epoch in hand is not written, nothing is lost",
         )
+
+
+def _without_nul(text: str) -> str:
+    """Text that every sink takes: PostgreSQL has no NUL in text, and a letter that its sink refuses stops the job."""
+    return text.replace("\0", "\\0")
 
 
 def observed(spark: SparkSession, query: RunningQuery) -> dict[str, Any]:

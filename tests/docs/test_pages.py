@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from lockgate import FileSink, Guarantee, Job, Plan, Stream, explain, plan
+from lockgate.dataflow.deadletters import LETTER
+from lockgate.dataflow.schema import parse_ddl
 from lockgate.dataflow.steps import LateEvents, Step, Timed
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -78,7 +80,18 @@ def test_state_and_patterns_run_in_python(page: str) -> None:
     assert {*forms_of(page).values()} == {"Python"}
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_plans() -> None:
+    page = (DOCS / "DEAD_LETTERS.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "DEAD_LETTERS.md", "exec"), names)  # noqa: S102 - the pages are ours
+    assert plan(names["job"]).refusal() is None
+    table = page.partition("## A letter")[2].partition("\n## ")[0]
+    told = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert told == list(parse_ddl(LETTER, "page").names)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "DEAD_LETTERS.md"])
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
     assert targets

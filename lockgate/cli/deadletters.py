@@ -1,0 +1,226 @@
+"""The commands about dead letters: list, show and replay."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from lockgate.cli.job import offer_job
+from lockgate.errors import Refused
+
+if TYPE_CHECKING:
+    from lockgate.runtime.deadletters import Letter, LetterDesk
+
+_REASON_MAX = 90
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands of this group."""
+    group = subparsers.add_parser(
+        "dead-letters",
+        help="events that a job could not use: list, show, send back",
+        description="Events that a job with dead_letters= could not use. Needs neither Spark nor that the job stands "
+        "still; what an open transaction holds is not shown yet.",
+    )
+    commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    list_ = commands.add_parser(
+        "list",
+        help="all of them, with the reasons",
+        description="List the letters of a job in the order of its epochs, and count them by step and reason.",
+    )
+    _offer(list_)
+    _offer_step(list_)
+    list_.add_argument("--json", action="store_true", help="print a line of JSON for each letter")
+    list_.set_defaults(run=run_list)
+
+    show = commands.add_parser(
+        "show", help="one of them, whole", description="Show all that is known of a letter, and what the source gave."
+    )
+    _offer(show)
+    show.add_argument("id", metavar="ID", help="its id, as `lockgate dead-letters list` shows it")
+    show.set_defaults(run=run_show)
+
+    replay = commands.add_parser(
+        "replay",
+        help="send them back into the job, once it is mended",
+        description="Send letters back: the running job, or its next run, takes each event once more, from the parser "
+        "on. A letter is sent once. Where something has the event already, a job that is declared exactly-once does "
+        "not send it. Exit status 1 where something that was asked for was not sent.",
+    )
+    _offer(replay)
+    which = replay.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--id", dest="ids", action="append", metavar="ID", help="this letter; may be given several times"
+    )
+    which.add_argument("--all", action="store_true", help="all that were not sent yet")
+    _offer_step(replay)
+    replay.set_defaults(run=run_replay)
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """List the letters of a job."""
+    desk = _desk(arguments)
+    letters = _of_step(desk, desk.letters(), arguments.step)
+    if arguments.json:
+        for letter in letters:
+            print(json.dumps(_facts(desk, letter)))
+        return 0
+    if not letters:
+        print(f"job {desk.job.name} has no dead letters" + (f" of step {arguments.step}" if arguments.step else ""))
+        return 0
+    titles = ("ID", "EPOCH", "STEP", "ATTEMPTS", "STANDING", "PLACE", "REASON")
+    rows = [
+        (
+            letter.id,
+            str(letter.epoch),
+            letter.step,
+            str(letter.attempts),
+            desk.standing(letter).value,
+            letter.place,
+            _short(letter.reason),
+        )
+        for letter in letters
+    ]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    for row in (titles, *rows):
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    print()
+    for (step, reason), count in Counter((letter.step, _short(letter.reason)) for letter in letters).most_common():
+        print(f"{count:>7,}  {step}: {reason}")
+    return 0
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    """Show one letter."""
+    desk = _desk(arguments)
+    (letter,) = desk.find([arguments.id])
+    facts = {
+        "id": letter.id,
+        "job": letter.job,
+        "life": letter.life,
+        "epoch": letter.epoch,
+        "step": letter.step,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "standing": desk.standing(letter).value,
+        "place": letter.place,
+        "timestamp": "none" if letter.timestamp is None else letter.timestamp.isoformat(),
+        "the step saw": letter.shown,
+        "key": _as_text(letter.key),
+        **{f"header {key}": _as_text(value) for key, value in letter.headers},
+        "value": _as_text(letter.value),
+    }
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name.ljust(width)}  {_plain(str(value))}")
+    return 0
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """Send letters back into their job."""
+    from lockgate.runtime.deadletters import Standing
+
+    desk = _desk(arguments)
+    asked = desk.letters() if arguments.all else desk.find(arguments.ids)
+    letters = _of_step(desk, asked, arguments.step)
+    if len(letters) < len(asked) and not arguments.all:
+        others = ", ".join(one.id for one in asked if one not in letters)
+        raise Refused(
+            f"--step {arguments.step} and --id do not fit: {others}", where=desk.where, fix="leave --step away"
+        )
+    if arguments.all:
+        passed = Counter(desk.standing(letter) for letter in letters)
+        letters = [one for one in letters if desk.standing(one) not in (Standing.SENT, Standing.OTHER_LIFE)]
+        for standing in (Standing.SENT, Standing.OTHER_LIFE):
+            if passed[standing]:
+                print(f"passed over: {_letters(passed[standing])} {standing.value}")
+    sendings = desk.send(letters)
+    for one in sendings:
+        told = "" if one.told is None else f": {one.told}"
+        print(f"{one.letter.id}  {'sent' if one.is_sent else 'not sent'}{told}")
+    sent = sum(one.is_sent for one in sendings)
+    print(f"{_letters(sent)} sent back to job {desk.job.name}, {len(sendings) - sent} not sent")
+    if sent:
+        print("the running job takes them in its next epoch, or its next run does")
+    return 0 if sent == len(sendings) else 1
+
+
+def _desk(arguments: argparse.Namespace) -> LetterDesk:
+    from lockgate.cli.jobfile import load_job
+    from lockgate.runtime.deadletters import LetterDesk
+
+    return LetterDesk(load_job(arguments.file, arguments.parameters), checkpoint=arguments.checkpoint)
+
+
+def _offer(parser: argparse.ArgumentParser) -> None:
+    offer_job(parser)
+    parser.add_argument(
+        "--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; on this machine's disk"
+    )
+
+
+def _offer_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step", metavar="STEP", help="only those of this step, as `lockgate plan` shows it")
+
+
+def _of_step(desk: LetterDesk, letters: list[Letter], step: str | None) -> list[Letter]:
+    """Those of a step, which the job or one of its letters has to know."""
+    if step is None:
+        return letters
+    found = [letter for letter in letters if letter.step == step]
+    if not found and step not in desk.steps:
+        raise Refused(
+            f"job {desk.job.name!r} has no step {step!r}, and no letter of one",
+            where=desk.where,
+            fix=f"letters come from {', '.join(map(repr, desk.steps))}",
+        )
+    return found
+
+
+def _facts(desk: LetterDesk, letter: Letter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "life": letter.life,
+        "epoch": letter.epoch,
+        "step": letter.step,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "standing": desk.standing(letter).value,
+        "source": letter.source,
+        "part": letter.part,
+        "at": letter.at,
+        "child": letter.child,
+        "shown": letter.shown,
+        "key": _as_text(letter.key) if letter.key is not None else None,
+        "value": _as_text(letter.value) if letter.value is not None else None,
+        "headers": [[key, None if value is None else _as_text(value)] for key, value in letter.headers],
+        "timestamp": None if letter.timestamp is None else letter.timestamp.isoformat(),
+    }
+
+
+def _short(text: str) -> str:
+    line = " ".join(_plain(text).split())
+    return line if len(line) <= _REASON_MAX else f"{line[: _REASON_MAX - 3]}..."
+
+
+def _as_text(value: bytes | None) -> str:
+    """Bytes as text where they are some, else as hex, which is told by its beginning."""
+    if value is None:
+        return "none"
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    return text if _plain(text) == text else f"0x{value.hex()}"
+
+
+def _plain(text: str) -> str:
+    """Text without what would move a terminal's cursor."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def _letters(count: int) -> str:
+    return f"{count:,} letter" if count == 1 else f"{count:,} letters"

@@ -1,0 +1,81 @@
+"""The committed records of a topic, read by ourselves, without Spark and without a consumer group.
+
+What is in a transaction that is still open comes when it is over, and what was aborted never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+from lockgate.commit.permits import Place
+from lockgate.errors import Refused
+from lockgate.kafka.codes import Code, name_of
+from lockgate.kafka.settings import ClientSettings
+from lockgate.kafka.topics import asked
+from lockgate.kafka.wire import Connection, Fetched, Unanswered, read_batches
+
+T = TypeVar("T")
+
+
+def read_committed(settings: ClientSettings, topic: str, *, where: str) -> Iterator[bytes]:
+    """The values of all records that are committed now, partition by partition; tombstones are passed over."""
+    with _connected(settings, where) as connection:
+        shape = asked(lambda: connection.shapes([topic], is_fresh=True), where).get(topic)
+        if shape is None:
+            raise Refused(
+                f"topic {topic!r} does not exist at {settings.servers}",
+                where=where,
+                fix="run the job once, which makes it; or correct the topic or the servers",
+            )
+        for partition in range(shape.partitions):
+            yield from _read_partition(connection, (topic, partition), where)
+
+
+def _read_partition(connection: Connection, place: Place, where: str) -> Iterator[bytes]:
+    position = asked(partial(_look, connection, place, connection.start_offset), where)
+    end = None
+    while end is None or position < end:
+        fetched = asked(partial(_look, connection, place, partial(_fetch, connection, position)), where)
+        end = fetched.last_stable_offset if end is None else end  # as of the first look: a live topic has no end
+        after = position
+        for batch, is_committed in read_batches(fetched):
+            for record in batch if is_committed else ():
+                if position <= record.offset < end and record.value is not None:
+                    yield bytes(record.value)
+            after = max(after, batch.last_offset + 1)
+        if after == position:
+            return  # what stood from here to the end was removed by retention or compaction
+        position = after
+
+
+def _fetch(connection: Connection, offset: int, place: Place, *, leader: int) -> tuple[int, Fetched]:
+    fetched = connection.fetch(place, offset, leader=leader)
+    return fetched.code, fetched
+
+
+def _look(connection: Connection, place: Place, ask: Callable[..., tuple[int, T]]) -> T:
+    """What the leader of a partition says; Unanswered where it is not to be had, or another one leads."""
+    topic, partition = place
+    try:
+        shape = connection.shapes([topic]).get(topic)
+        if shape is None or shape.leaders[partition] < 0:
+            raise Unanswered(f"{topic}-{partition} has no leader")
+        code, answer = ask(place, leader=shape.leaders[partition])
+        if code != Code.NONE:
+            raise Unanswered(f"{topic}-{partition}: {name_of(code)}")
+    except Unanswered:
+        connection.shapes([topic], is_fresh=True)
+        raise
+    return answer
+
+
+@contextmanager
+def _connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
+    connection = Connection(settings, where=where)
+    try:
+        yield connection
+    finally:
+        connection.close()

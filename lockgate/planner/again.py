@@ -1,0 +1,66 @@
+"""May an event come again without anything having it twice?
+
+An event that became a letter at a step has left nothing behind that step. Sent back, it takes its whole way once more,
+from the parser on; so it comes out exactly once where that step alone stood between it and everything else:
+
+    an output that can be reached past the step     has the event already
+    a step with state before the step               has counted it already
+    a step that made several rows of the event      the others of them have gone on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lockgate.dataflow.exchange import Strategy
+from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Transform, Write
+from lockgate.planner.logical import LogicalGraph, Node
+
+
+def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bool) -> tuple[str, ...]:
+    """What would have an event of a source twice that failed in a step, in words; nothing where it may come again.
+
+    `is_child`: it was one of several rows that the event was split into.
+    """
+    if not {step, source} <= {node.name for node in graph.nodes}:
+        return (f"{step!r} or {source!r} is not in the job any more, so nobody can tell who has the event already",)
+    past = _reached(graph, source, without=step)
+    before = [node for node in graph.nodes if node.name in past and step in _reached(graph, node.name)]
+    behind = _outputs(graph, _reached(graph, step))
+    return (
+        *(f"output {node.name!r} has the event already" for node in _outputs(graph, past)),
+        *(f"{node.kind} {node.name!r} has it in its state already" for node in before if _has_state(node)),
+        *(("the event was split into several rows, and the others have gone on",) if is_child else ()),
+        *(f"{node.kind} {node.name!r} may have made several rows of it" for node in before if _may_multiply(node)),
+        *(
+            f"{node.kind} {node.name!r} is declared not to be deterministic and is computed for each of"
+            f" {len(behind)} outputs: it may have failed for one of them only"
+            for node in [*before, graph.node(step)]
+            if len(behind) > 1 and not getattr(node.step, "is_deterministic", True)
+        ),
+    )
+
+
+def _reached(graph: LogicalGraph, start: str, *, without: str | None = None) -> set[str]:
+    """The steps that rows of a step come to, itself among them, without passing another one."""
+    reached = set() if start == without else {start}
+    for node in graph.nodes:  # every one stands behind those that feed it
+        if node.name != without and not isinstance(node.step, Letters) and reached & set(node.inputs):
+            reached.add(node.name)
+    return reached
+
+
+def _outputs(graph: LogicalGraph, reached: Collection[str]) -> list[Node]:
+    return [node for node in graph.nodes if isinstance(node.step, Write) and node.name in reached]
+
+
+def _has_state(node: Node) -> bool:
+    return isinstance(node.step, Keyed | Join)
+
+
+def _may_multiply(node: Node) -> bool:
+    """Rows of a flat_map and of a join with a table are numbered, so that a letter says whether it is of one."""
+    step = node.step
+    if isinstance(step, Exchanged):
+        return step.exchange is not None and step.exchange.strategy is Strategy.BROADCAST
+    return isinstance(step, Transform)

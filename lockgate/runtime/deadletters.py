@@ -1,0 +1,292 @@
+"""The desk where a job's letters are looked at, and sent back into the job once it is mended.
+
+A letter that is sent back becomes a file beside the checkpoint, under the letter's id. The job has these files as one
+more source, so the running query or the next one reads each once; and there is one file for a letter, however often it
+is sent. What has the event already would get it twice: where the plan finds such an output or state, a job that is
+declared exactly-once does not send the letter, and one that is declared at-least-once says so.
+
+    waiting            not sent yet
+    sent               its file is there
+    unfinished         its epoch is not over for the job, which may compute it again, with a mended function perhaps
+    of another life    the job began anew since (--new-life), and has read its sources anew
+    unknown            there is no checkpoint, or it cannot be looked at from here
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from lockgate.dataflow.deadletters import NAME, DeadLetters
+from lockgate.dataflow.endpoints import ORIGINAL, POSITION
+from lockgate.dataflow.job import Job
+from lockgate.dataflow.steps import Read
+from lockgate.errors import Failed, Refused
+from lockgate.files.system import LocalSystem
+from lockgate.guarantees import Guarantee
+from lockgate.planner.again import find_hindrances
+from lockgate.planner.physical import is_exact
+from lockgate.planner.plan import Plan, plan
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.letterrows import read_rows
+from lockgate.runtime.run import default_checkpoint
+from lockgate.sources.returned import FOLDER
+
+
+@dataclass(frozen=True)
+class Letter:
+    """An event that a job could not use, with the columns of `LETTER`."""
+
+    id: str
+    job: str
+    life: str
+    epoch: int
+    step: str
+    reason: str
+    attempts: int
+    source: str | None
+    part: str | None
+    at: int | None
+    child: str | None
+    shown: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: datetime | None
+
+    @property
+    def place(self) -> str:
+        """Where the event was in its source."""
+        if self.source is None:
+            return "unknown"
+        return f"{self.source}: {self.part} at {self.at}" + ("" if self.child is None else f", child {self.child}")
+
+
+class Standing(Enum):
+    """What has become of a letter."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    UNFINISHED = "unfinished"
+    OTHER_LIFE = "of another life"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What came of sending a letter back: why it was not sent, or what is to be known of it."""
+
+    letter: Letter
+    is_sent: bool
+    told: str | None = None
+
+
+class LetterDesk:
+    """The letters of a job, and its checkpoint as it is when it is first looked at."""
+
+    def __init__(self, job: Job, *, checkpoint: str | None = None) -> None:
+        self.job = job
+        self.where = f"job {job.name!r}, declared at {job.origin}"
+        self._letters = _declared(job, self.where)
+        place = Checkpoint(root=checkpoint or str(default_checkpoint(job.name)))
+        self.checkpoint = place if place.local is None else Checkpoint(root=str(place.local.resolve()))
+
+    def letters(self) -> list[Letter]:
+        """All that are committed, in the order of their epochs; what a repeated epoch wrote twice is one letter."""
+        exact = is_exact(self._plan.logical, self._plan.logical.node(NAME))
+        rows = read_rows(self._letters.sink, self.job.name, is_exact=exact, where=self.where)
+        found = {letter.id: letter for letter in map(as_letter, rows)}
+        return sorted(found.values(), key=lambda letter: (letter.epoch, letter.id))
+
+    def find(self, ids: Iterable[str]) -> list[Letter]:
+        """The letters of these ids."""
+        known = {letter.id: letter for letter in self.letters()}
+        wanted = list(dict.fromkeys(ids))
+        unknown = [id for id in wanted if id not in known]
+        if unknown:
+            raise Refused(
+                f"job {self.job.name!r} has no letter {', '.join(unknown)} among its {len(known)}",
+                where=self.where,
+                fix="lockgate dead-letters list shows the ids",
+            )
+        return [known[id] for id in wanted]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that letters come from."""
+        graph = self._plan.logical
+        return graph.node(graph.node(NAME).inputs[0]).inputs
+
+    def standing(self, letter: Letter) -> Standing:
+        """What has become of a letter, as far as the checkpoint tells."""
+        if self._life is None:
+            return Standing.UNKNOWN
+        if letter.life != self._life:
+            return Standing.OTHER_LIFE
+        if self.checkpoint.read(_file_of(letter)) is not None:
+            return Standing.SENT
+        return Standing.WAITING if letter.epoch <= self._finished else Standing.UNFINISHED
+
+    def send(self, letters: Iterable[Letter]) -> list[Sending]:
+        """Send letters back into the job, each once in the life of its checkpoint."""
+        self._refuse_to_send()
+        return [self._send(letter) for letter in letters]
+
+    def _send(self, letter: Letter) -> Sending:
+        hindrance = self._hindrance(letter)
+        if hindrance is not None:
+            return Sending(letter, False, hindrance)
+        twice = find_hindrances(
+            self._plan.logical, step=letter.step, source=str(letter.source), is_child=letter.child is not None
+        )
+        if twice and self.job.guarantee > Guarantee.AT_LEAST_ONCE:
+            return Sending(
+                letter,
+                False,
+                f"{'; '.join(twice)}. The job is declared {self.job.guarantee.label}: put step {letter.step!r} before"
+                " what has the event already, for the letters to come, and correct this one by hand",
+            )
+        root = self.checkpoint.local
+        assert root is not None  # _refuse_to_send
+        try:
+            is_first = LocalSystem(root).publish(_file_of(letter), as_line(letter))
+        except OSError as error:
+            raise Failed(
+                f"letter {letter.id} cannot be put beside the checkpoint: {error}",
+                where=f"checkpoint {root}",
+                fix="see that it may be written and that the disk has room, and send the letter again",
+            ) from error
+        if not is_first:
+            return Sending(letter, False, "it was sent before")
+        return Sending(letter, True, f"{'; '.join(twice)}, and gets it twice" if twice else None)
+
+    def _hindrance(self, letter: Letter) -> str | None:
+        """Why a letter cannot be sent, whatever is declared."""
+        standing = self.standing(letter)
+        if standing is Standing.SENT:
+            return "it was sent before"
+        if standing is Standing.OTHER_LIFE:
+            return "it is of another life of the job, which has read its sources anew since"
+        if standing is Standing.UNFINISHED:
+            return f"epoch {letter.epoch} is not over for the job, which may compute it again: run the job first"
+        if letter.source is None:
+            return "the event's place was lost before the step, behind an aggregate, a join or a transform"
+        if letter.value is None and letter.timestamp is None:
+            return "what the source gave was lost before the step, in a transform"
+        sources = [node.name for node in self._plan.logical.nodes if isinstance(node.step, Read)]
+        if letter.source not in sources:
+            return f"the job has no source {letter.source!r} any more, only {', '.join(sources)}"
+        return None
+
+    def _refuse_to_send(self) -> None:
+        if self.job.guarantee is Guarantee.AT_MOST_ONCE:
+            raise Refused(
+                "an at-most-once job keeps no checkpoint, and nothing can be sent back to it",
+                where=self.where,
+                fix="declare a stronger guarantee, or send the events to the job's source again",
+            )
+        where = f"checkpoint {self.checkpoint.root}"
+        if self.checkpoint.local is None:
+            raise Refused(
+                f"{self.checkpoint.root} does not lie on this machine's disk, and letters are sent back without Spark",
+                where=where,
+                fix="send the events to the job's source again, or keep the checkpoint on a local or mounted disk",
+            )
+        if self._life is None:
+            raise Refused(
+                "there is no checkpoint of the job, so no run would read what is sent back",
+                where=where,
+                fix="name it with --checkpoint, as in `lockgate run`",
+            )
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return plan(self.job)
+
+    @cached_property
+    def _life(self) -> str | None:
+        is_kept = self.job.guarantee is not Guarantee.AT_MOST_ONCE and self.checkpoint.local is not None
+        return self.checkpoint.query() if is_kept else None
+
+    @cached_property
+    def _finished(self) -> int:
+        return max(self.checkpoint.epochs("commits"), default=-1)
+
+
+def as_letter(row: Mapping[str, Any]) -> Letter:
+    """A letter out of what a sink has of it; columns that are null may be missing."""
+    headers = json.loads(row.get("headers") or "[]")
+    at = row.get("at")
+    return Letter(
+        id=row["id"],
+        job=row["job"],
+        life=row["life"],
+        epoch=int(row["epoch"]),
+        step=row["step"],
+        reason=row.get("reason") or "",
+        attempts=int(row["attempts"]),
+        source=row.get("source"),
+        part=row.get("part"),
+        at=None if at is None else int(at),
+        child=row.get("child"),
+        shown=row.get("shown") or "",
+        key=_as_bytes(row.get("key")),
+        value=_as_bytes(row.get("value")),
+        headers=tuple((one["key"], _as_bytes(one.get("value"))) for one in headers),
+        timestamp=_as_time(row.get("timestamp")),
+    )
+
+
+def as_line(letter: Letter) -> bytes:
+    """A letter as `sources.returned` reads it: the event whole, at its place, with the number of its tries."""
+    # No child: the event comes as its source gave it, before it was split.
+    place: dict[str, Any] = {"source": letter.source, "part": letter.part, "at": letter.at, "child": []}
+    original = {
+        "key": _as_base64(letter.key),
+        "value": _as_base64(letter.value),
+        "headers": [{"key": key, "value": _as_base64(value)} for key, value in letter.headers] or None,
+        "timestamp": None if letter.timestamp is None else letter.timestamp.isoformat(),
+        "attempts": letter.attempts,
+    }
+    return json.dumps({POSITION: place, ORIGINAL: original}).encode() + b"\n"
+
+
+def _declared(job: Job, where: str) -> DeadLetters:
+    if job.dead_letters is None:
+        raise Refused(
+            f"job {job.name!r} has no dead letters: an event that it cannot use stops it",
+            where=where,
+            fix='Job(..., dead_letters=KafkaSink(topic="letters", servers=...))',
+        )
+    return job.dead_letters
+
+
+def _file_of(letter: Letter) -> str:
+    if not re.fullmatch("[0-9a-f]+", letter.id):  # others may write where letters are, and this names a file
+        raise Refused(f"{letter.id!r} is no id of a letter", where="dead letters", fix="remove what is no letter there")
+    return f"{FOLDER}/letter-{letter.id}.json"
+
+
+def _as_bytes(value: bytes | bytearray | memoryview | str | None) -> bytes | None:
+    if value is None:
+        return None
+    return base64.b64decode(value) if isinstance(value, str) else bytes(value)
+
+
+def _as_base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _as_time(value: datetime | str | None) -> datetime | None:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the letter
+    if value is None:
+        return None
+    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)

@@ -1,0 +1,501 @@
+"""Letters read back from their sink, and sent back into a mended job: each event comes out once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from lockgate import (
+    ConsoleSink,
+    FileSink,
+    FileSource,
+    Guarantee,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    MemorySink,
+    MemorySource,
+    PostgresSink,
+    SqliteSink,
+    StatefulFunction,
+    Stream,
+    run,
+    stream,
+    value,
+)
+from lockgate.dataflow.endpoints import Sink
+from lockgate.errors import Refused
+from lockgate.kafka.topics import create_topics
+from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
+from lockgate.services.stack import Stack
+
+EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
+VALUE = "k STRING, v INT"
+HALVES = "k STRING, half INT"
+GARBAGE = b'\xff\x00 "no" \\ JSON'
+
+
+def half(row: Any) -> dict[str, Any]:
+    return {"k": row.k, "half": 10 // row.v}
+
+
+def half_or_nothing(row: Any) -> dict[str, Any]:
+    return {"k": row.k, "half": 10 // row.v if row.v else None}
+
+
+class Bench:
+    """A place with a job that halves, and that can be mended."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "in").mkdir()
+
+    def put(self, *lines: str | bytes) -> None:
+        """A file of lines, in place whole."""
+        aside = self.place / f"{uuid4().hex}.json"
+        aside.write_bytes(b"\n".join(line.encode() if isinstance(line, str) else line for line in lines))
+        aside.rename(self.place / "in" / aside.name)
+
+    def events(self) -> Stream:
+        return stream("in", FileSource(path=str(self.place / "in"), value=VALUE))
+
+    def table(self, name: str) -> SqliteSink:
+        return SqliteSink(table=name, path=str(self.place / "results.db"))
+
+    def job(
+        self,
+        function: Callable[[Any], Any] = half,
+        *,
+        letters: Sink | None = None,
+        guarantee: Guarantee = EXACT,
+        beside: bool = False,
+    ) -> Job:
+        read = self.events()
+        outputs = [read.map(function, schema=HALVES).to("out", self.table("halves"))]
+        outputs += [read.to("all", self.table("all_events"))] if beside else []
+        return Job("halves", *outputs, guarantee=guarantee, dead_letters=letters or self.table("letters"))
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.place / "checkpoint")
+
+    def run(self, job: Job) -> None:
+        run(job, checkpoint=self.checkpoint, log_file=self.place / "spark.log", until_caught_up=True)
+
+    def desk(self, job: Job) -> LetterDesk:
+        return LetterDesk(job, checkpoint=self.checkpoint)
+
+    def rows(self, table: str = "halves") -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.place / "results.db")) as connection:
+            return sorted(connection.execute(f"SELECT * FROM {table}"), key=repr)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def sink_of(kind: str, place: Path, request: pytest.FixtureRequest) -> Sink:
+    if kind in ("parquet", "json"):
+        return FileSink(str(place / "letters"), kind)
+    if kind == "partitioned":
+        return FileSink(str(place / "letters"), partition_by=("step", "epoch"))
+    if kind == "sqlite":
+        return SqliteSink(table="dead", path=str(place / "letters.db"), key="id")
+    name = f"letters_{uuid4().hex[:8]}"
+    stack: Stack = request.getfixturevalue("stack")
+    if kind == "postgres":
+        dsn = stack.status().postgres.dsn
+        assert dsn is not None
+        return PostgresSink(table=name, dsn=dsn, create=True)
+    return KafkaSink(topic=name, servers=request.getfixturevalue("kafka"), key="id")
+
+
+SYSTEM = pytest.mark.system
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqlite",
+        "parquet",
+        "json",
+        "partitioned",
+        pytest.param("postgres", marks=SYSTEM),
+        pytest.param("kafka", marks=SYSTEM),
+    ],
+)
+def test_letters_are_read_back_from_every_sink_as_they_were_written(
+    kind: str, guarantee: Guarantee, bench: Bench, request: pytest.FixtureRequest
+) -> None:
+    job = bench.job(letters=sink_of(kind, bench.place, request), guarantee=guarantee)
+    bench.put('{"k":"a","v":2}', '{"k":"é\\u0000","v":0}', GARBAGE)
+    bench.run(job)
+    bench.put('{"k":"c","v":0}')
+    bench.run(job)
+    desk = bench.desk(job)
+    if kind == "partitioned" and guarantee is not EXACT:
+        with pytest.raises(Refused, match="partitioned files"):
+            desk.letters()
+        return
+    letters = desk.letters()
+    assert [(one.epoch, one.step) for one in letters[2:]] == [(1, "map")]
+    assert sorted((one.epoch, one.step, one.value) for one in letters[:2]) == [
+        (0, "in", GARBAGE),
+        (0, "map", '{"k":"é\\u0000","v":0}'.encode()),
+    ]
+    for letter in letters:
+        assert (letter.job, letter.source, letter.attempts, letter.key) == ("halves", "in", 1, None)
+        assert (letter.child, letter.headers, letter.timestamp) == (None, (), None)
+        assert desk.standing(letter) is Standing.WAITING
+        assert desk.find([letter.id]) == [letter]
+    assert letters[2].reason.startswith("ZeroDivisionError")
+    # Another job's letters are not this one's.
+    other = bench.desk(Job("other", *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters))
+    if kind in ("parquet", "json", "partitioned") and guarantee is EXACT:
+        with pytest.raises(Refused, match="there are no manifests of job 'other'"):
+            other.letters()
+    else:
+        assert other.letters() == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_mended_job_takes_each_letter_once(bench: Bench) -> None:
+    bench.put('{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":0}')
+    bench.run(bench.job())
+    mended = bench.job(half_or_nothing)
+    desk = bench.desk(mended)
+    first, second = desk.letters()
+    assert [one.is_sent for one in desk.send([first])] == [True]
+    bench.run(mended)
+    keys = {letter.id: json.loads(letter.value or b"")["k"] for letter in (first, second)}
+    assert bench.rows() == sorted([("a", 5), (keys[first.id], None)], key=repr)
+    desk = bench.desk(mended)
+    assert [desk.standing(one) for one in desk.letters()] == [Standing.SENT, Standing.WAITING]
+    sendings = desk.send(desk.letters())
+    assert [(one.is_sent, one.told) for one in sendings] == [(False, "it was sent before"), (True, None)]
+    bench.run(mended)
+    bench.run(mended)
+    assert bench.rows() == [("a", 5), ("b", None), ("c", None)]
+    assert [one.is_sent for one in desk.send(desk.letters())] == [False, False]
+    assert len(desk.letters()) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(bench: Bench) -> None:
+    bench.put('{"k":"b","v":0}', b"nonsense")
+    job = bench.job()
+    bench.run(job)
+    desk = bench.desk(job)
+    old = desk.letters()
+    assert all(one.is_sent for one in desk.send(old))
+    bench.run(job)
+    desk = bench.desk(job)
+    new = [letter for letter in desk.letters() if letter not in old]
+    assert sorted((one.attempts, one.step, one.value) for one in new) == [
+        (2, "in", b"nonsense"),
+        (2, "map", b'{"k":"b","v":0}'),
+    ]
+    # At the same place in the source, so that they can be told to be of the same events.
+    assert {one.place for one in new} == {one.place for one in old}
+    assert [one.is_sent for one in desk.send([*old, *new])] == [False, False, True, True]
+    mended = bench.job(half_or_nothing)
+    bench.run(mended)
+    assert bench.rows() == [("b", None)]
+    assert [one.attempts for one in bench.desk(mended).letters()] == [1, 1, 2, 2, 3]
+
+
+class Total(StatefulFunction):
+    """Sums up what is not negative."""
+
+    schema = "k STRING, total INT"
+    total = value("INT")
+    least = 0
+
+    def process(self, row: Any, context: Any) -> Any:
+        if row.v < self.least:
+            raise ValueError("nobody pays less than nothing")
+        self.total.set((self.total.get() or 0) + row.v)
+        yield {"k": row.k, "total": self.total.get()}
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(bench: Bench) -> None:
+    def job(least: int) -> Job:
+        total = Total()
+        total.least = least
+        rows = stream("in", MemorySource([("a", 1), ("a", -5), ("a", 20)], value=VALUE))
+        sums = rows.key_by("k").process(total, name="totals").to("out", bench.table("halves"))
+        return Job("totals", sums, guarantee=EXACT, dead_letters=bench.table("letters"))
+
+    bench.run(job(0))
+    desk = bench.desk(job(-9))
+    (letter,) = desk.letters()
+    assert (letter.step, json.loads(letter.value or b"")) == ("totals", {"k": "a", "v": -5})
+    assert [one.is_sent for one in desk.send([letter])] == [True]
+    bench.run(job(-9))
+    assert bench.rows() == [("a", 1), ("a", 16), ("a", 21)]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())
+def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guarantee, bench: Bench) -> None:
+    bench.put('{"k":"a","v":2}', '{"k":"b","v":0}')
+    bench.run(bench.job(beside=True, guarantee=guarantee))
+    mended = bench.job(half_or_nothing, beside=True, guarantee=guarantee)
+    desk = bench.desk(mended)
+    (sending,) = desk.send(desk.letters())
+    bench.run(mended)
+    assert sending.told is not None
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        assert (sending.is_sent, sending.told) == (True, "output 'all' has the event already, and gets it twice")
+        assert bench.rows() == [("a", 5), ("b", None)]
+        assert bench.rows("all_events") == [("a", 2), ("b", 0), ("b", 0)]
+    else:
+        assert not sending.is_sent
+        assert sending.told.startswith("output 'all' has the event already. The job is declared")
+        assert "put step 'map' before" in sending.told
+        assert bench.rows() == [("a", 5)]
+        assert bench.rows("all_events") == [("a", 2), ("b", 0)]
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("spark")
+def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, bench: Bench) -> None:
+    name = f"letters-{uuid4().hex[:8]}"
+    create_topics(kafka, [f"{name}-in"], partitions=3, where="test")
+    moment = datetime(2026, 1, 1, 12, 30, 15, 123_000, tzinfo=timezone.utc)
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    for number in range(30):
+        producer.send(
+            f"{name}-in",
+            json.dumps({"k": f"k{number}", "v": number % 10}).encode(),
+            key=b"\xff%d" % number,
+            headers=[("trace", b"\xfe%d" % number), ("empty", b"")],
+            timestamp_ms=int(moment.timestamp() * 1000),
+        )
+    producer.flush()
+    producer.close()
+
+    def job(function: Callable[[Any], Any]) -> Job:
+        read = stream("in", KafkaSource(topic=f"{name}-in", servers=kafka, value=VALUE))
+        kept = read.select("k", "v", at="_timestamp", record="_key", offset="_offset", trace="_headers[0].value")
+        made = kept.map(function, schema="k STRING, half INT, at TIMESTAMP, record BINARY, offset BIGINT, trace BINARY")
+        return Job(
+            name,
+            made.to("out", KafkaSink(topic=f"{name}-out", servers=kafka, key="k")),
+            guarantee=EXACT,
+            dead_letters=KafkaSink(topic=f"{name}-letters", servers=kafka),
+        )
+
+    def beside(row: Any) -> dict[str, Any]:
+        return {"at": row.at, "record": row.record, "offset": row.offset, "trace": row.trace}
+
+    bench.run(job(lambda row: {**half(row), **beside(row)}))
+    mended = job(lambda row: {**half_or_nothing(row), **beside(row)})
+    desk = bench.desk(mended)
+    letters = desk.letters()
+    assert sorted(json.loads(one.value or b"")["k"] for one in letters) == ["k0", "k10", "k20"]
+    for letter in letters:
+        number = int(json.loads(letter.value or b"")["k"][1:])
+        assert (letter.key, letter.timestamp) == (b"\xff%d" % number, moment)
+        assert letter.headers == (("trace", b"\xfe%d" % number), ("empty", b""))
+    assert len({letter.place for letter in letters}) == 3
+    assert all(one.is_sent for one in desk.send(letters))
+    bench.run(mended)
+    assert not any(one.is_sent for one in desk.send(desk.letters()))
+    bench.run(mended)
+    out = [json.loads(one) for one in records(kafka, f"{name}-out")]
+    assert sorted(row["k"] for row in out) == sorted(f"k{number}" for number in range(30))
+    for row in out:
+        letter = next((one for one in letters if json.loads(one.value or b"")["k"] == row["k"]), None)
+        assert row["at"] == "2026-01-01T12:30:15.123000Z"
+        if letter is not None:
+            assert (row["half"], row["offset"]) == (None, letter.at)
+            assert (b64decode(row["record"]), b64decode(row["trace"])) == (letter.key, letter.headers[0][1])
+    assert len(bench.desk(mended).letters()) == 3
+
+
+def records(servers: str, topic: str) -> list[bytes]:
+    """The values that a read_committed reader finds."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
+    parts = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic)]
+    consumer.assign(parts)
+    consumer.seek_to_beginning()
+    ends, found = consumer.end_offsets(parts), []
+    while any(consumer.position(part) < ends[part] for part in parts):
+        for batch in consumer.poll(timeout_ms=200).values():
+            found.extend(one.value for one in batch)
+    consumer.close()
+    return found
+
+
+@pytest.mark.system
+def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, bench: Bench) -> None:
+    topic = f"letters-{uuid4().hex[:8]}"
+    job = bench.job(letters=KafkaSink(topic=topic, servers=kafka))
+    with pytest.raises(Refused, match=f"topic '{topic}' does not exist") as refused:
+        bench.desk(job).letters()
+    assert "run the job once" in refused.value.fix
+    create_topics(kafka, [topic], partitions=2, where="test")
+    assert bench.desk(job).letters() == []
+
+    def send(id: str, partition: int) -> None:
+        row = {name: one for name, one in vars(letter(id)).items() if name not in ("headers", "value", "timestamp")}
+        producer.send(topic, json.dumps(row).encode(), partition=partition)
+
+    producer = KafkaProducer(bootstrap_servers=kafka, transactional_id=topic)
+    producer.init_transactions()
+    for ids, is_committed in (("a1", True), ("b1", False), ("c1", True)):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            send(f"{ids}{partition}", partition)
+        producer.flush()
+        producer.commit_transaction() if is_committed else producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send(topic, b"no letter", partition=0)
+    producer.send(topic, b'{"id": "no letter either"}', partition=0)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    send("d10", 0)
+    producer.flush()
+    assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
+    producer.commit_transaction()
+    producer.close()
+    assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
+
+
+def letter(id: str = "0123456789abcdef", **changes: Any) -> Letter:
+    made = Letter(id, "halves", "here", 0, "map", "no", 1, "in", "f#0", 3, None, "{}", None, b"{}", (), None)
+    return replace(made, **changes)
+
+
+def begin(bench: Bench, *, commits: int = 1) -> None:
+    """A checkpoint of a life called `here`, with so many committed epochs."""
+    place = Path(bench.checkpoint)
+    (place / "commits").mkdir(parents=True)
+    (place / "metadata").write_text('{"id":"here"}')
+    for number in range(commits):
+        (place / "commits" / str(number)).write_text("v1\n{}")
+
+
+def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(bench: Bench) -> None:
+    begin(bench)
+    moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=timezone.utc)
+    sent = letter(key=b"\xff", headers=(("a", b"\x00"), ("b", None)), timestamp=moment, attempts=4)
+    assert bench.desk(bench.job()).send([sent])[0].is_sent
+    (file,) = (Path(bench.checkpoint) / "returns").iterdir()
+    assert file.name == "letter-0123456789abcdef.json"
+    assert json.loads(file.read_text()) == {
+        "_position": {"source": "in", "part": "f#0", "at": 3, "child": []},
+        "__original": {
+            "key": "/w==",
+            "value": "e30=",
+            "headers": [{"key": "a", "value": "AA=="}, {"key": "b", "value": None}],
+            "timestamp": "2026-01-01T00:00:01.000005+00:00",
+            "attempts": 4,
+        },
+    }
+    assert bench.desk(bench.job()).send([sent])[0].told == "it was sent before"
+
+
+@pytest.mark.parametrize(
+    ("changes", "standing", "told"),
+    [
+        ({"life": "before"}, Standing.OTHER_LIFE, "it is of another life of the job"),
+        ({"epoch": 1}, Standing.UNFINISHED, "epoch 1 is not over for the job"),
+        ({"source": None}, Standing.WAITING, "the event's place was lost"),
+        ({"value": None}, Standing.WAITING, "what the source gave was lost"),
+        ({"source": "old"}, Standing.WAITING, "the job has no source 'old' any more, only in"),
+        ({"step": "old"}, Standing.WAITING, "'old' or 'in' is not in the job any more"),
+        ({"child": "0"}, Standing.WAITING, "the event was split into several rows"),
+    ],
+)
+def test_letters_that_are_not_sent(changes: dict[str, Any], standing: Standing, told: str, bench: Bench) -> None:
+    begin(bench)
+    desk = bench.desk(bench.job())
+    unsent = letter(**changes)
+    assert desk.standing(unsent) is standing
+    (sending,) = desk.send([unsent])
+    assert not sending.is_sent
+    assert told in (sending.told or "")
+    assert not (Path(bench.checkpoint) / "returns").exists()
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee, bench: Bench) -> None:
+    begin(bench)
+    desk = bench.desk(bench.job(beside=True, guarantee=guarantee))
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        with pytest.raises(Refused, match="keeps no checkpoint"):
+            desk.send([letter()])
+        return
+    (sending,) = desk.send([letter()])
+    assert sending.is_sent is (guarantee is Guarantee.AT_LEAST_ONCE)
+    assert (sending.told or "").startswith("output 'all' has the event already")
+
+
+def test_an_id_that_is_none_names_no_file(bench: Bench) -> None:
+    begin(bench)
+    with pytest.raises(Refused, match="is no id of a letter"):
+        bench.desk(bench.job()).send([letter("../../etc/x")])
+
+
+def test_jobs_that_nothing_can_be_sent_back_to(bench: Bench) -> None:
+    with pytest.raises(Refused, match="there is no checkpoint of the job"):
+        bench.desk(bench.job()).send([letter()])
+    with pytest.raises(Refused, match="keeps no checkpoint"):
+        bench.desk(bench.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
+    with pytest.raises(Refused, match="does not lie on this machine's disk"):
+        LetterDesk(bench.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
+    assert bench.desk(bench.job()).standing(letter()) is Standing.UNKNOWN
+    plain = Job("halves", bench.events().to("out", MemorySink()), guarantee=EXACT)
+    with pytest.raises(Refused, match="has no dead letters: an event that it cannot use stops it"):
+        bench.desk(plain)
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (MemorySink(), "letters in a MemorySink cannot be read back"),
+        (ConsoleSink(), "letters in a ConsoleSink cannot be read back"),
+        (KafkaSink(topic="t", servers="k:9092", key="id", format="csv"), "written with format='csv' cannot be read"),
+        (KafkaSink(route="step", servers="k:9092"), "written with route= cannot be read back"),
+        (KafkaSink(topic="t", servers="k:9092", timestamp="timestamp"), "with timestamp= cannot be read back"),
+        (FileSink("hdfs://name:9000/letters"), "do not lie on this machine's disk"),
+        (FileSink("missing/letters"), "there is no directory"),
+        (SqliteSink(table="letters", path="missing.db"), "there is no file missing.db"),
+    ],
+    ids=repr,
+)
+def test_letters_that_cannot_be_read_back(sink: Sink, told: str, bench: Bench) -> None:
+    with pytest.raises(Refused, match=told) as refused:
+        bench.desk(bench.job(letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
+    assert refused.value.fix
+
+
+def test_a_table_that_is_not_one_of_letters(bench: Bench) -> None:
+    with closing(sqlite3.connect(bench.place / "results.db")) as connection:
+        connection.execute("CREATE TABLE other (id TEXT)")
+    with pytest.raises(Refused, match="there is no table 'letters'"):
+        bench.desk(bench.job()).letters()
+    with pytest.raises(Refused, match=r"table 'other' has no column job, life, .* so it is not one of letters"):
+        bench.desk(bench.job(letters=bench.table("other"))).letters()
