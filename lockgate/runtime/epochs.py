@@ -22,6 +22,7 @@ from lockgate.runtime.commits import Commits
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.tables import Tables
+from lockgate.runtime.times import Tries
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
@@ -48,6 +49,7 @@ class EpochWriter:
     tables: Tables | None = None
     letters: LetterBox | None = None
     first_error: list[Exception] = field(default_factory=list)
+    tries: Tries = field(default_factory=Tries)
     past: Past = field(default_factory=Past)  # what the query found when it started
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
     _newest: int = -1  # the newest epoch of this query
@@ -57,16 +59,19 @@ class EpochWriter:
         """Go on with a fresh checkpoint, whose epochs are numbered from 0; a sink must not take them for repeated."""
         self._earlier, self._newest = self._earlier + self._newest + 1, -1
         self.first_error.clear()
+        self.tries.forget()
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that every sink has its part."""
         try:
             with self.busy:
                 self._newest = epoch
+                self.tries.begin(epoch)
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
                 self._write(rows, epoch)
+                self.tries.deliver(epoch, is_exact=all(output.is_exact for output in self.outputs))
         except Exception as error:
             self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
             raise

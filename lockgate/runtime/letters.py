@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ class LetterBox:
     output: CompiledOutput
     acker: Acker | None = None  # keeps events that are tried again first
     total: int = 0
+    done: dict[int, Counter[int]] = field(default_factory=dict)
+    """The events that epochs are done with, by how often each had been tried before; who counts them takes them out."""
     _events: int = 0
     _counted: set[tuple[str, int]] = field(default_factory=set)  # epochs that count already, however often they run
 
@@ -58,13 +61,13 @@ class LetterBox:
         try:
             kept = rows.localCheckpoint()
             rejected, events = self.rejects.collect(observed(self.spark, query))
-            # Those that a source itself put aside are not among its rows.
-            events += sum(one.position is not None and one.step == one.position["source"] for one in rejected)
+            self.done[epoch] = events
             if self.acker is not None:
                 retries = [one for one in rejected if self.acker.may_retry(one)]
                 self.acker.keep(retries, epoch=epoch, run=query.run.replace("-", ""))
                 rejected = [one for one in rejected if not self.acker.may_retry(one)]
-            self._count((query.id, epoch), len(rejected), events)
+                self.done[epoch] = events - Counter({one.event: one.attempts - 1 for one in retries}.values())
+            self._count((query.id, epoch), len(rejected), events.total())
             yield self._with_letters(kept, [self._letter(one, epoch, query.id) for one in rejected])
         except Exception as error:
             if any(mark in str(error) for mark in _LOST):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.spark.timing import UNTIL_MS
@@ -22,6 +22,8 @@ class Progress:
     epoch_ms: int
     letters_total: int = 0  # events of this run that became dead letters
     waiting: int = 0  # events that failed and will be tried again
+    processed: Mapping[str, int] = field(default_factory=dict)  # how many events of this run were processed how often
+    delivered: Mapping[str, int] = field(default_factory=dict)
     late_total: int = 0  # rows dropped for being late; native windows are counted by key and window, as Spark does
 
     def line(self) -> str:

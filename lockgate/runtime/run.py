@@ -46,6 +46,7 @@ from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.progress import Progress, Watcher
 from lockgate.runtime.stateread import check_state, kept_states
 from lockgate.runtime.tables import Tables
+from lockgate.runtime.times import Times, Tries, as_text
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.mqtt import MqttSource
@@ -93,6 +94,8 @@ class Run:
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
     _heartbeat: Heartbeat | None = None
+    _times: Times = field(default_factory=Times)
+    _newest: Progress | None = None  # what nobody was told yet
 
     @property
     def is_running(self) -> bool:
@@ -101,17 +104,30 @@ class Run:
 
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
-        news = [self._watcher.take(report) for report in self._reports(self._watcher)]
-        newest = next((progress for progress in reversed(news) if progress is not None), None)
+        self._look()
+        newest, self._newest = self._newest, None
         if newest is None:
             return None
         letters = self._writer.letters
         return replace(
             newest,
+            processed=as_text(self._times.processed),
+            delivered=as_text(self._times.delivered),
             late_total=newest.late_total + self._dropped(),
             letters_total=0 if letters is None else letters.total,
             waiting=0 if letters is None or letters.acker is None else letters.acker.waiting,
         )
+
+    def _look(self) -> None:
+        """Take what the query has reported since the last look."""
+        letters = self._writer.letters
+        for report in self._reports(self._watcher):
+            before = self._watcher.events_total
+            news = self._watcher.take(report)
+            if news is not None:
+                self._newest = news
+                done = {0: news.events_total - before} if letters is None else letters.done.pop(news.epoch, {})
+                self._times.add(done, self._writer.tries.of(news.epoch))
 
     def _reports(self, watcher: Watcher) -> list[dict[str, Any]]:
         """The newest report of the query, and those before it where the watcher has missed some."""
@@ -156,6 +172,7 @@ class Run:
         if not is_passing or self._is_stopping.is_set() or self._restarts >= _RESTARTS:
             return False
         self._restarts += 1
+        self._look()  # at its last epochs
         log.warning("job %s: the query starts again from its checkpoint: %s", self.job.name, errors[0])
         errors.clear()
         self._query = self._start()
@@ -166,6 +183,7 @@ class Run:
         acker = None if self._writer.letters is None else self._writer.letters.acker
         if acker is None or not self._has_end or self._query.exception() is not None:
             return False
+        self._look()  # at its last epochs
         while not self._is_stopping.is_set():
             waiting = acker.waiting  # first: what is released after this look was waiting here
             if acker.take_released():
@@ -180,7 +198,7 @@ class Run:
         error = self._query.exception()
         if error is None or self._is_stopping.is_set():
             return False
-        self.progress()  # of its last epochs
+        self._look()  # at its last epochs
         if not forgetting.goes_on(self._watcher.events_total):
             return False
         told = _translate(error, self._writer.first_error, self).what.removeprefix(f"Job {self.job.name!r} stopped: ")
@@ -324,6 +342,7 @@ def run(
         tables.open(Checkpoint(root=place, spark=spark))
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
+        writer.tries = Tries(Checkpoint(root=place).local if is_tracked else None)
 
         def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:
             tables.begin()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -140,20 +141,32 @@ class Rejects:
 
         name = f"lockgate_events_{len(self._counted)}"
         self._counted.append(name)
-        return frame.observe(name, F.count(F.lit(1)).alias("told"))
+        before = F.col(ORIGINAL)["attempts"]
+        again = F.collect_list(F.when(before > 0, before))
+        return frame.observe(name, F.struct(F.count(F.lit(1)).alias("events"), again.alias("again")).alias("told"))
 
     def forget(self) -> None:
         """Begin an epoch: what a failed try of it has told is nobody's."""
         self.told.value = []
 
-    def collect(self, observed: Mapping[str, Any]) -> tuple[list[Rejection], int]:
-        """What was put aside in an epoch whose rows are there, given what was observed, and how many events came."""
+    def collect(self, observed: Mapping[str, Any]) -> tuple[list[Rejection], Counter[int]]:
+        """What was put aside in an epoch whose rows are there, given what was observed.
+
+        And how many events came, by how often they had been tried before.
+        """
         texts = [text for name in self._observed for text in observed.get(name) or ()]
         found: dict[tuple[Any, ...], Rejection] = {}
         for text in [*texts, *self.told.value]:
             rejection = read_rejection(text)
             found.setdefault(rejection.place, rejection)
-        events = sum(int(observed.get(name) or 0) for name in self._counted)
+        events: Counter[int] = Counter()
+        for told in (observed[name] for name in self._counted if observed.get(name)):
+            again = told.get("again") or []
+            events.update(again)
+            events[0] += told["events"] - len(again)
+        for rejection in found.values():
+            if rejection.position is not None and rejection.step == rejection.position["source"]:
+                events[rejection.attempts - 1] += 1  # what a source itself put aside is not among its rows
         # In an order that does not depend on tasks: a repeated epoch has the same letters in the same order.
         return [found[place] for place in sorted(found, key=repr)], events
 

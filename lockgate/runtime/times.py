@@ -1,0 +1,85 @@
+"""How often the events of a job were processed, and delivered: 1x, 2x, ...
+
+An epoch that is repeated processes its events again, and delivers their rows again where no transaction holds them
+together. Tries of an epoch are noted in a file beside the checkpoint, so one that died with its process counts too. An
+event that an acker lets back is processed once more than its epoch says.
+
+Delivered is what sinks have said to have. What a sink took before it failed, nobody knows; readers do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FILE = "tries.json"
+_EPOCHS_KEPT = 1000
+
+
+@dataclass
+class Tries:
+    """The tries of epochs, as the writer of epochs counts them; `place` is the folder of a checkpoint on this disk."""
+
+    place: Path | None = None
+    _of: dict[int, tuple[int, int]] = field(default_factory=dict)  # processed and delivered, by epoch
+
+    def begin(self, epoch: int) -> None:
+        """A try of an epoch begins."""
+        if epoch not in self._of:
+            self._of = {epoch: self._read(epoch), **dict(list(self._of.items())[:_EPOCHS_KEPT])}
+        processed, delivered = self._of[epoch]
+        self._note(epoch, processed + 1, delivered)
+
+    def deliver(self, epoch: int, *, is_exact: bool) -> None:
+        """The sinks have the rows of an epoch; in transactions, once, however often it is told."""
+        processed, delivered = self._of[epoch]
+        self._note(epoch, processed, 1 if is_exact else delivered + 1)
+
+    def of(self, epoch: int) -> tuple[int, int]:
+        """How often an epoch was processed and delivered; once each where that is not known any more."""
+        return self._of.get(epoch, (1, 1))
+
+    def forget(self) -> None:
+        """Epochs are numbered anew, with nothing kept of those before."""
+        self._of.clear()
+
+    def _read(self, epoch: int) -> tuple[int, int]:
+        try:
+            noted = {} if self.place is None else json.loads((self.place / FILE).read_text())
+        except (FileNotFoundError, ValueError):  # torn by a crash, it says nothing
+            noted = {}
+        return (noted["processed"], noted["delivered"]) if noted.get("epoch") == epoch else (0, 0)
+
+    def _note(self, epoch: int, processed: int, delivered: int) -> None:
+        self._of[epoch] = processed, delivered
+        if self.place is not None and self.place.is_dir():
+            noted = {"epoch": epoch, "processed": processed, "delivered": delivered}
+            (self.place / FILE).write_text(json.dumps(noted))
+
+
+@dataclass
+class Times:
+    """Histograms over all events of a run: how many were processed, and delivered, how often."""
+
+    processed: Counter[int] = field(default_factory=Counter)
+    delivered: Counter[int] = field(default_factory=Counter)
+
+    def add(self, done: Mapping[int, int], tries: tuple[int, int]) -> None:
+        """The events that an epoch is done with, by how often each had been tried before."""
+        processed, delivered = tries
+        for before, count in done.items():
+            if count > 0:
+                self.processed[before + processed] += count
+                self.delivered[delivered] += count
+
+
+def as_text(histogram: Mapping[int, int]) -> dict[str, int]:
+    """As people read it.
+
+    >>> as_text({2: 5, 1: 90})
+    {'1x': 90, '2x': 5}
+    """
+    return {f"{times}x": histogram[times] for times in sorted(histogram)}
