@@ -12,7 +12,7 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.sql import SparkSession
 
-from lockgate.bench import plain, state, table, windows
+from lockgate.bench import acknowledgement, plain, state, table, windows
 from lockgate.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
 from lockgate.bench.counting import count_records
 from lockgate.bench.lateness import EVENTS, disordered
@@ -195,6 +195,31 @@ def test_at_most_once_is_compared_with_the_plain_pipeline() -> None:
     assert report.as_json()["at_most_once"]["ratio"] == found.ratio
     lost = Throughput(expected_count=91, client=found.client, timings=found.timings, sides=sides)
     assert not Report(settings=Settings(), machine=machine, at_most_once=lost).holds
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_acks_are_compared_with_the_same_job_by_checkpoint(is_keyed: bool) -> None:
+    settings = Settings(is_keyed=is_keyed)
+    sides = (acknowledgement.CHECKPOINTS, acknowledgement.ACKS)
+    jobs = [
+        acknowledgement.job(settings, side, servers="localhost:9092", payments="in", out="o", letters="l", name="bench")
+        for side in sides
+    ]
+    planned = [plan(one) for one in jobs]
+    assert [one.refusal() for one in planned] == [None, None]
+    assert [one.guarantee for one in jobs] == [Guarantee.AT_LEAST_ONCE] * 2
+    assert [one.tracking is not None for one in jobs] == [False, True]
+    timings = tuple(
+        timing(side, repeat, speed) for side, speed in zip(sides, (100, 80), strict=True) for repeat in (0, 1)
+    )
+    found = Throughput(expected_count=90, client={side.name: {} for side in sides}, timings=timings, sides=sides)
+    machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
+    report = Report(settings=settings, machine=machine, acks=found)
+    assert report.holds
+    assert "by acknowledgement" in "\n".join(report.lines())
+    assert report.as_json()["acks"]["ratio"] == 0.8
+    lost = Throughput(expected_count=91, client=found.client, timings=timings, sides=sides)
+    assert not Report(settings=settings, machine=machine, acks=lost).holds
 
 
 def test_files_are_of_a_size_that_gives_epochs_as_many_rows_as_asked_for(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     lateness       late events against the wait for results; one side
     windows        native windows against the same query by hand, without Kafka
     at-most-once   a job that tracks nothing, against the plain pipeline by hand
+    acks           at-least-once by acknowledgement, against the same by checkpoint
     state          steps in Python against transformWithState by hand; few keys against many; without Kafka
 
 Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
@@ -26,6 +27,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from lockgate.bench.acknowledgement import measure_acks
 from lockgate.bench.contest import Arena
 from lockgate.bench.counting import GoOn
 from lockgate.bench.lateness import measure_lateness
@@ -46,6 +48,7 @@ from lockgate.services.stack import Stack
 from lockgate.spark.jars import jdbc_jars
 
 _WITHOUT_KAFKA = {"windows", "state", "keys"}
+_OVER_PAYMENTS = {"throughput", "memory", "at-most-once", "acks"}
 _WAIT = "wait for its end: two would measure each other"
 
 PREFIX = "lockgate-bench-"
@@ -103,12 +106,13 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
     site = runs.site
     parts = site.settings.parts
     # One after the other, the input first: what runs at the same time is measured too.
-    event_bytes = send(payments, runs.payments, site) if {"throughput", "memory", "at-most-once"} & set(parts) else 0
+    event_bytes = send(payments, runs.payments, site) if _OVER_PAYMENTS & set(parts) else 0
     throughput = measure_throughput(runs, payments) if "throughput" in parts else None
     costs = measure_transactions(site) if "transactions" in parts else ()
     memory = measure_memory(runs) if "memory" in parts else ()
     lateness = measure_lateness(runs) if "lateness" in parts else None
     at_most_once = measure_at_most_once(runs, payments) if "at-most-once" in parts else None
+    acknowledged = measure_acks(runs) if "acks" in parts else None
     return replace(
         report,
         machine=replace(report.machine, kafka=".".join(map(str, site.connection.broker_version))),
@@ -118,6 +122,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
         memory=memory,
         lateness=lateness,
         at_most_once=at_most_once,
+        acks=acknowledged,
     )
 
 

@@ -335,11 +335,12 @@ class Report:
     state: tuple[Contest, ...] = ()
     keys: Contest | None = None
     at_most_once: Throughput | None = None
+    acks: Throughput | None = None
 
     @property
     def holds(self) -> bool:
         """Did both sides deliver what they had to?"""
-        compared = (self.throughput, self.table, self.windows, *self.state, self.keys, self.at_most_once)
+        compared = (self.throughput, self.table, self.windows, *self.state, self.keys, self.at_most_once, self.acks)
         return all(speed.holds for speed in compared if speed is not None)
 
     def as_json(self) -> dict[str, Any]:
@@ -358,6 +359,7 @@ class Report:
             "state": [contest.as_json() for contest in self.state],
             "keys": None if self.keys is None else self.keys.as_json(),
             "at_most_once": None if self.at_most_once is None else self.at_most_once.as_json(),
+            "acks": None if self.acks is None else self.acks.as_json(),
             "holds": self.holds,
         }
 
@@ -402,6 +404,8 @@ class Report:
             lines += ["", "KEYS: few against many", *self.keys.lines()]
         if self.at_most_once is not None:
             lines += ["", "AT MOST ONCE, against the plain pipeline by hand", *self.at_most_once.lines()]
+        if self.acks is not None:
+            lines += ["", "AT LEAST ONCE, by acknowledgement against by checkpoint", *self.acks.lines()]
         return lines
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from lockgate.bench.counting import GoOn
 from lockgate.bench.settings import WHERE, job
 from lockgate.bench.site import Site, Tell
+from lockgate.dataflow.job import Job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.ledgertopic import ledger_topic
@@ -62,17 +63,22 @@ class Runs:
     def run(self, side: Guarantee, *, name: str, out: str, rows_per_epoch: int) -> list[Progress]:
         """Run the job until it has caught up; the progress of each of its epochs."""
         site = self.site
-        is_tracked = side is not Guarantee.AT_MOST_ONCE
+        described = job(site.settings, side, servers=site.servers, payments=self.payments, out=out, name=name)
+        return self.run_job(described, rows_per_epoch=rows_per_epoch)
+
+    def run_job(self, described: Job, *, rows_per_epoch: int) -> list[Progress]:
+        """Run a job over the payments, the same way."""
+        is_tracked = described.guarantee is not Guarantee.AT_MOST_ONCE
         started = run(
-            job(site.settings, side, servers=site.servers, payments=self.payments, out=out, name=name),
-            checkpoint=str(self.checkpoints / name) if is_tracked else None,
+            described,
+            checkpoint=str(self.checkpoints / described.name) if is_tracked else None,
             start="earliest",
             until_caught_up=True,
             rows_per_epoch=rows_per_epoch,
             log_file=self.log,
             wait=False,
         )
-        return watch(started, site.go_on)
+        return watch(started, self.site.go_on)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--part table does the same into a PostgreSQL of its own, against Spark's own JDBC append, whose driver it "
         "fetches once. --part lateness tells which share of events comes too late, against how long results wait. "
         "--part at-most-once runs the job that tracks nothing against the plain Structured Streaming pipeline by hand. "
+        "--part acks runs a job at-least-once by acknowledgement against the same by checkpoint. "
         "--part windows and --part state measure steps with state against the same by hand, --part keys tells what a "
         "hundred times as many keys cost; all three without Kafka. "
         "Exit status 0 when both sides delivered what they had to, whichever was faster.",
@@ -50,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument(
         "--part",
         metavar="NAME",
-        help="only one: throughput, transactions, memory, table, lateness, windows, state, keys or at-most-once",
+        help="only one: throughput, transactions, memory, table, lateness, windows, state, keys, at-most-once or acks",
     )
     bench.add_argument("--servers", metavar="HOST:PORT", help="a Kafka that runs; what is made there is deleted again")
     bench.add_argument("--json", action="store_true", help="print the facts as JSON")

@@ -158,6 +158,16 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
         caps.append(
             _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
         )
+    if graph.job.tracking is not None:
+        caps.append(
+            Cap(
+                guarantee=Guarantee.AT_LEAST_ONCE,
+                part="tracking by acknowledgement",
+                where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
+                reason="an event that is tried again may have reached state or sinks before, and order changes",
+                cure="leave tracking= away: events are tracked by checkpoint",
+            )
+        )
     if graph.job.mode is Mode.REAL_TIME:
         if trail.may_have_state and not trail.is_state_idempotent:
             caps.append(

@@ -72,6 +72,10 @@ class Checkpoint:
             names = [one.getPath().getName() for one in system.listStatus(path)] if system.exists(path) else []
         return sorted(int(name) for name in names if name.isdigit())
 
+    def is_committed(self, epoch: int) -> bool:
+        """Is an epoch done? Spark throws the oldest files of its log away, so a later one tells it too."""
+        return epoch <= max(self.epochs("commits"), default=-1)
+
     def past(self) -> Past:
         """What a query that starts now finds."""
         planned, ended = self.epochs("offsets"), self.epochs("commits")

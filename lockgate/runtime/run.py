@@ -432,9 +432,7 @@ def _letter_box(planned: Plan, compiled: Compiled, checkpoint: Checkpoint, spark
     box = LetterBox(spark, job.name, where, job.dead_letters, compiled.rejects, compiled.letters)
     if job.tracking is not None:
         system = open_system(checkpoint.root, spark, where)
-        box.acker = Acker(
-            system, job.tracking, is_committed=lambda epoch: epoch in checkpoint.epochs("commits"), job=job.name
-        )
+        box.acker = Acker(system, job.tracking, is_committed=checkpoint.is_committed, job=job.name)
     return box
 
 

@@ -155,6 +155,34 @@ def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipe
     assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
 
 
+@pytest.mark.system
+def test_a_small_measurement_of_acks_delivers_every_event_on_both_sides(kafka: str, tmp_path: Path) -> None:
+    settings = ("--part", "acks", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
+    done = subprocess.run(
+        command(*settings, "--servers", kafka, "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["holds"]
+    speed = facts["acks"]
+    assert [one["delivered_count"] for one in speed["timings"]] == [20_000] * 4
+    assert [(one["side"], one["repeat"]) for one in speed["timings"]] == [
+        ("CHECKPOINTS", 0),
+        ("ACKS", 0),
+        ("ACKS", 1),
+        ("CHECKPOINTS", 1),
+    ]
+    counted = {one["side"]: one["events_per_second"] for one in speed["timings"] if one["repeat"] == 1}
+    assert speed["ratio"] == round(counted["ACKS"] / counted["CHECKPOINTS"], 3)
+    assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
+    assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A directory whose services are down when the test ends, however it ends."""

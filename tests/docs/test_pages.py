@@ -91,7 +91,7 @@ def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_pla
     assert told == list(parse_ddl(LETTER, "page").names)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "DEAD_LETTERS.md"])
+@pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md"])
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
     assert targets
@@ -104,3 +104,13 @@ def test_the_exchanges_of_joins_are_as_the_page_says() -> None:
     assert len(told) == 2
     for name, exchanges in zip(("paid", "with_country"), told, strict=True):
         assert exchanges in explain(planned[name].job)
+
+
+def test_the_job_of_the_page_about_acks_is_tracked_as_the_page_says() -> None:
+    page = (DOCS / "ACKS.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (told,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "ACKS.md", "exec"), names)  # noqa: S102 - the page is ours
+    assert plan(names["job"]).refusal() is None
+    assert told in explain(names["job"])

@@ -48,6 +48,7 @@ DECLARED = {
     "requests_per_ip": Guarantee.END_TO_END_EXACTLY_ONCE,
     "sensor_averages": Guarantee.END_TO_END_EXACTLY_ONCE,
     "smoke_alarm": Guarantee.END_TO_END_EXACTLY_ONCE,
+    "system_usage": Guarantee.END_TO_END_EXACTLY_ONCE,
 }
 
 
@@ -61,6 +62,22 @@ def test_example_plans_with_the_guarantee_it_declares(name: str) -> None:
     assert planned.declared is DECLARED[name]
     assert planned.reached is max(DECLARED[name], Guarantee.EXACTLY_ONCE)
     assert planned.refusal() is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "declared", "is_tracked"),
+    [
+        ("acks", Guarantee.AT_LEAST_ONCE, True),
+        ("checkpoints", Guarantee.AT_LEAST_ONCE, False),
+        ("exactly-once", Guarantee.END_TO_END_EXACTLY_ONCE, False),
+    ],
+)
+def test_system_usage_promises_what_its_mode_says(mode: str, declared: Guarantee, is_tracked: bool) -> None:
+    planned = plan(job_of("system_usage", mode=mode))
+    assert planned.refusal() is None
+    assert planned.declared is declared
+    assert (planned.job.tracking is not None) == is_tracked
+    assert planned.job.dead_letters is not None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -203,6 +220,17 @@ def test_the_check_of_the_totals_notices_an_order_that_is_missing_or_counted_twi
             "requests_per_ip",
             ["reached end-to-end exactly-once", "|203.0.113.66 |2026-01-01T12:02:00.000000Z|", "too late"],
         ),
+        (
+            "system_usage",
+            [
+                f"{mode}: reached {label}; 1967 transactions counted, 33 dead letters"
+                for mode, label in (
+                    ("acks", "at-least-once"),
+                    ("checkpoints", "at-least-once"),
+                    ("exactly-once", "end-to-end exactly-once"),
+                )
+            ],
+        ),
     ],
 )
 def test_example_runs_as_a_script(name: str, shown: list[str], kafka: str, tmp_path: Path) -> None:
@@ -213,7 +241,7 @@ def test_example_runs_as_a_script(name: str, shown: list[str], kafka: str, tmp_p
         assert text in done.stdout
 
 
-@pytest.mark.parametrize("name", ["hashtags", "order_volume", "requests_per_ip"])
+@pytest.mark.parametrize("name", ["hashtags", "order_volume", "requests_per_ip", "system_usage"])
 def test_example_without_a_broker_says_how_to_start_one(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
     bare = {key: text for key, text in os.environ.items() if key != "LOCKGATE_HOME"}
@@ -240,6 +268,7 @@ MAKERS = {
     "requests_per_ip": "make_requests",
     "sensor_averages": "make_readings",
     "smoke_alarm": "make_readings",
+    "system_usage": "make_calls",
 }
 
 

@@ -577,7 +577,10 @@ def _stopped(pid: int) -> set[int]:
 
 
 class Random:
-    """Kills at any moment, by a seed: driver, worker, executor, broker, server (PostgreSQL)."""
+    """Kills at any moment, by a seed: driver, worker, executor, broker, server (PostgreSQL).
+
+    A "job" is the driver with its JVM and its workers, all of them at once.
+    """
 
     def __init__(self, name: str, targets: dict[str, int], seed: int, *, pause: tuple[float, float]) -> None:
         self.name = name
@@ -610,6 +613,13 @@ class Random:
         driver = trial.driver()
         if target == "driver":
             driver.process.kill()
+            driver.process.wait()
+            return True
+        if target == "job":
+            below = psutil.Process(driver.process.pid).children(recursive=True)
+            for one in (driver.process, *below):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             driver.process.wait()
             return True
         if target == "worker":

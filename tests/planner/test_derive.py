@@ -19,6 +19,7 @@ from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.dataflow.steps import Join, Map, Merge, Read, Rolling, Select, Step, Transform, WindowAggregate, Write
 from lockgate.dataflow.stream import Stream, stream
+from lockgate.dataflow.tracking import acks
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import Flow, LogicalGraph, Node
@@ -267,6 +268,17 @@ def test_what_idempotence_lifts_is_told() -> None:
         "sink 'out' is idempotent by key: a row that comes twice replaces itself",
     )
     assert all(lift in found.reasons[0] for lift in found.paths[0].lifts)
+
+
+def test_tracking_by_acknowledgement_caps_state_and_idempotent_sinks() -> None:
+    for delivery in (Delivery.PLAIN, Delivery.IDEMPOTENT):
+        counted = events().key_by("k").rolling(n="count(*)").to("out", AnySink(delivery))
+        letters = AnySink(Delivery.IDEMPOTENT)
+        by_checkpoint = Job("j", counted, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters)
+        by_acks = Job("j", counted, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters, tracking=acks())
+        assert plan(by_checkpoint).paths[0].reached >= Guarantee.EXACTLY_ONCE
+        (path, *_) = plan(by_acks).paths
+        assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "tracking by acknowledgement")
 
 
 # Whole jobs

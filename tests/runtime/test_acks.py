@@ -15,6 +15,7 @@ from lockgate.errors import BadJob
 from lockgate.files.system import LocalSystem
 from lockgate.planner.plan import plan
 from lockgate.runtime.acker import WAITING, Acker
+from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.sources.rejects import Rejection
 from lockgate.sources.returned import FOLDER
 
@@ -100,6 +101,21 @@ def test_a_crash_between_letting_back_and_forgetting_lets_nothing_back_twice(tmp
     again.release(time.time() + 11)
     assert len(lines_in(tmp_path, FOLDER)) == 1
     assert lines_in(tmp_path, WAITING) == []
+
+
+def test_an_event_that_waits_longer_than_the_log_of_epochs_is_kept_comes_back(tmp_path: Path) -> None:
+    commits = tmp_path / "commits"
+    commits.mkdir()
+    checkpoint = Checkpoint(root=str(tmp_path))
+    acker = Acker(LocalSystem(tmp_path), acks(), is_committed=checkpoint.is_committed, job="acks")
+    acker.keep([rejection(7)], epoch=4, run="r1")
+    (commits / "3").touch()
+    acker.release(time.time() + 11)
+    assert acker.waiting == 1
+    (commits / "3").unlink()
+    (commits / "200").touch()  # by now Spark has thrown the file of epoch 4 away
+    acker.release(time.time() + 11)
+    assert [line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)] == [7]
 
 
 # What is refused
