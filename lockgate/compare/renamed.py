@@ -102,7 +102,12 @@ def _moved(sink: Sink, as_what: Disguise) -> Sink:
     assert isinstance(sink, KafkaSink)
     assert sink.topic is not None
     moved = copy.copy(sink)
-    kept = {name: text for name, text in sink.client.items() if not name.startswith(("security.", "sasl.", "ssl."))}
+    # How to reach the author's brokers is of no use at ours; how to write (compression, batches) is a part of the job.
+    kept = {
+        name: text
+        for name, text in sink.client.items()
+        if not name.removeprefix("kafka.").startswith(("security.", "sasl.", "ssl."))
+    }
     for name, value in {"topic": as_what.topics[sink.topic], "servers": as_what.servers, "client": kept}.items():
         object.__setattr__(moved, name, value)
     return moved
