@@ -34,7 +34,7 @@ def job(servers: str = "localhost:1", floor: int = 0) -> Job:
     return Job("large-payments", large.to("large", sink), guarantee=Guarantee.EXACTLY_ONCE)
 """
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1"
 """Seven drivers of half a minute each would spend most of it on compiling for hours to come."""
 
 ROWS = [("out", b"a", b"1"), ("out", b"a", b"1"), ("out", None, b"2")]
