@@ -3,8 +3,8 @@
     events    0 ........ bound 1 ........ bound 2 ........ all
                             kill             kill
 
-A kill is due when the events up to its bound are sent. Until it has happened a quarter of the way to the next bound may
-be sent, while the driver is away another half: so on a slow machine, too, some events come after every start, and every
+A kill is due when the events up to its bound are sent. Until it has happened an eighth of the way to the next bound may
+be sent, and half of it until the driver is back: so on a slow machine, too, events come after every start, and every
 guarantee meets the same faults at the same places.
 """
 
@@ -29,8 +29,8 @@ def may_be_sent(total: int, kills: int, *, killed: int, is_up: bool) -> int:
     gap = total // (kills + 1)
     bounds = (0, *bounds_of(total, kills))
     if not is_up:
-        return bounds[killed] + 3 * gap // 4 if killed else 0
-    return total if killed == kills else bounds[killed + 1] + gap // 4
+        return bounds[killed] + gap // 2 if killed else 0
+    return total if killed == kills else bounds[killed + 1] + gap // 8
 
 
 def send_all(servers: str, events: Sequence[Event], topics: Mapping[str, str]) -> None:
