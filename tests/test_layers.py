@@ -27,6 +27,7 @@ ORDER = (
     "services",
     "bench",
     "demo",
+    "compare",
     "dashboard",
     "cli",
     "testing",

@@ -16,10 +16,22 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
-from lockgate.cli import bench, checkpoints, deadletters, demo, files, job, ledger, services, state, transactions
+from lockgate.cli import (
+    bench,
+    checkpoints,
+    compare,
+    deadletters,
+    demo,
+    files,
+    job,
+    ledger,
+    services,
+    state,
+    transactions,
+)
 from lockgate.errors import LockgateError, Refused
 
-GROUPS = (job, state, ledger, transactions, checkpoints, deadletters, files, services, demo, bench)
+GROUPS = (job, state, ledger, transactions, checkpoints, deadletters, files, services, demo, compare, bench)
 """Each has `register(subparsers)`, which adds its commands; each command sets `run`, a function of the arguments."""
 
 

@@ -17,8 +17,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockgate.demo.payments import Payments
 from lockgate.errors import Failed, LockgateError
@@ -100,7 +101,12 @@ def _recognise(value: bytes, payments: Payments) -> int | None:
 
 
 def read_values(servers: str, topic: str, *, is_complete: Callable[[], bool]) -> Iterator[bytes]:
-    """The committed records of a topic as they come, up to its end when it is complete; read without Spark."""
+    """The committed values of a topic as they come, up to its end when it is complete; read without Spark."""
+    return (record.value for record in read_records(servers, [topic], is_complete=is_complete))
+
+
+def read_records(servers: str, topics: Sequence[str], *, is_complete: Callable[[], bool]) -> Iterator[Any]:
+    """The committed records of topics as they come, up to their end when they are complete; read without Spark."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -112,7 +118,11 @@ def read_values(servers: str, topic: str, *, is_complete: Callable[[], bool]) ->
         max_partition_fetch_bytes=8 << 20,
     )
     try:
-        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in topics
+            for number in sorted(consumer.partitions_for_topic(topic) or ())
+        ]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends: dict[TopicPartition, int] = {}
@@ -126,14 +136,15 @@ def read_values(servers: str, topic: str, *, is_complete: Callable[[], bool]) ->
             if not batches and not ends:
                 time.sleep(_LOOK_SECONDS)
             for records in batches.values():
-                yield from (record.value for record in records)
+                yield from records
             now = time.monotonic()
             heard = now if batches else heard
             if ends and now - heard > _SILENCE_SECONDS:
                 raise Failed(
-                    f"Topic {topic!r} cannot be read to its end: nothing came for {_SILENCE_SECONDS:.0f} s.",
+                    f"Topic {', '.join(map(repr, topics))} cannot be read to its end: nothing came for"
+                    f" {_SILENCE_SECONDS:.0f} s.",
                     where=f"Kafka at {servers}",
-                    fix="see the broker's log (lockgate status names it), then run the demo again",
+                    fix="see the broker's log (lockgate status names it), then run it again",
                 )
     finally:
         consumer.close()

@@ -1,0 +1,251 @@
+"""The comparison: every guarantee that the job reaches, one after the other, over the same events with the same faults.
+
+    1. the job is planned under each guarantee; those that it does not reach are told with the planner's reason
+    2. one undisturbed run, of the strongest of them, gives the answer
+    3. each runs in peace, over all events, and then under faults, while they come
+
+Every run has topics, a name and a checkpoint of its own on the local Kafka; of the author's Kafka nothing is used but,
+where events are copied, its records. The answer and the runs in peace differ in where epochs end: where their rows
+differ, too, the rows cannot be told from each other under faults, and only their number is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from lockgate.compare.counting import Row, count_rows
+from lockgate.compare.driver import Driver
+from lockgate.compare.events import Events
+from lockgate.compare.feed import send_all
+from lockgate.compare.renamed import Disguise, Endpoints, disguise
+from lockgate.compare.report import Refusal, Report, Result
+from lockgate.compare.trial import Faults, GoOn, Peace, Trial
+from lockgate.dataflow.job import Job
+from lockgate.dataflow.steps import Timed
+from lockgate.demo.side import KILL_LIMIT, mark_of
+from lockgate.errors import Refused
+from lockgate.guarantees import Guarantee
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import delete_topics, existing_topics, make_topic
+from lockgate.kafka.wire import Connection
+from lockgate.planner.plan import Plan, plan
+from lockgate.services.alone import alone
+from lockgate.services.stack import Stack
+
+EVENTS = 20_000
+SEED = 1
+KILLS = 2
+SECONDS = 40.0
+PREFIX = "lockgate-compare-"
+"""Topics with this prefix, and the ledgers of jobs with it, are ours to delete."""
+
+_WHERE = "the comparison's topics"
+_OUT_PARTITIONS = 4
+_PEACE_EPOCHS, _ANSWER_EPOCHS = 5, 3
+_KEPT_FOREVER = {"retention.ms": "-1"}  # the times of copied or made events may be long ago
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared, and how."""
+
+    job: Job
+    endpoints: Endpoints
+    job_file: Path  # one that makes the job of a specification: job(spec)
+    source: Mapping[str, object]  # where that finds the author's job
+    events: Events
+    guarantees: Sequence[Guarantee]
+    kills: int
+    seconds: float  # over which the events are sent, under faults
+
+
+def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: Tell, go_on: GoOn) -> Report:
+    """Run all of it, and stop and delete what was started and made for it.
+
+    Args:
+        home: the directory of checkpoints and logs; those of an earlier comparison are replaced.
+        now: names the topics.
+        go_on: called often; what it raises ends the comparison.
+    """
+    plans, refusals = _plan(setting.job, setting.guarantees)
+    if not plans:
+        raise Refused(
+            f"job {setting.job.name!r} reaches none of the guarantees",
+            where=f"declared at {setting.job.origin}",
+            fix=f"compare others; the first is refused because: {refusals[0].reason}",
+        )
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(alone(home, what="a comparison of this job runs already", fix="wait for its end"))
+        for old in home.glob("run-*"):
+            mark_of(old).kill(KILL_LIMIT)
+            shutil.rmtree(old)
+        servers = ends.enter_context(_kafka(stack, tell))
+        connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
+        ends.callback(connection.close)
+        _delete(servers)
+        ends.callback(_delete, servers)
+        runs = _Runs(setting, servers, connection, home, f"{PREFIX}{now:%Y%m%d-%H%M%S}", tell, go_on)
+        shared = runs.make_inputs("peace")
+        send_all(servers, setting.events.all, shared)
+        total = len(setting.events.all)
+        strongest = max(plans)
+        tell(f"the answer: {strongest.label}, undisturbed")
+        answer = runs.in_peace("answer", strongest, shared, total // _ANSWER_EPOCHS + 1).rows
+        peace: dict[Guarantee, Peace] = {}
+        faults: dict[Guarantee, Faults] = {}
+        for guarantee, planned in plans.items():
+            tell(f"{guarantee.label}: in peace")
+            peace[guarantee] = runs.in_peace("peace", guarantee, shared, total // _PEACE_EPOCHS + 1)
+            tell(f"{guarantee.label}: under faults")
+            has_time = any(isinstance(node.step, Timed) for node in planned.logical.nodes)
+            faults[guarantee] = runs.under_faults(guarantee, has_time)
+    by_number = any(Counter(one.rows) != Counter(answer) for one in peace.values())
+    return Report(
+        job=setting.job.name,
+        declared=setting.job.guarantee,
+        event_count=total,
+        events_origin=setting.events.origin,
+        row_count=len(answer),
+        kills=setting.kills,
+        seconds=setting.seconds,
+        rows_per_epoch=total // _PEACE_EPOCHS + 1,
+        is_by_number=by_number,
+        results=tuple(_result(each, answer, peace[each], faults[each], by_number) for each in plans),
+        refusals=refusals,
+    )
+
+
+def _plan(job: Job, guarantees: Sequence[Guarantee]) -> tuple[dict[Guarantee, Plan], tuple[Refusal, ...]]:
+    """The plans under the guarantees that the job reaches, weakest first, and why it does not reach the others."""
+    plans: dict[Guarantee, Plan] = {}
+    refusals: list[Refusal] = []
+    here = _Here()
+    for guarantee in sorted(guarantees):
+        try:
+            planned = plan(disguise(job, Disguise(job.name, guarantee, "localhost:9092", here)))
+            refusal: Refused | None = planned.refusal()
+        except Refused as error:
+            refusal = error
+        else:
+            plans[guarantee] = planned
+        if refusal is not None:
+            plans.pop(guarantee, None)
+            refusals.append(Refusal(guarantee, reason=refusal.what, fix=refusal.fix))
+    return plans, tuple(refusals)
+
+
+class _Here(dict[str, str]):
+    """Every topic under its own name."""
+
+    def __missing__(self, topic: str) -> str:
+        return topic
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Makes what a run needs, runs it, and leaves no process behind."""
+
+    setting: Setting
+    servers: str
+    connection: Connection
+    home: Path
+    prefix: str
+    tell: Tell
+    go_on: GoOn
+
+    def make_inputs(self, label: str) -> dict[str, str]:
+        """Fresh topics for the events."""
+        partitions = self.setting.events.partitions
+        return {
+            theirs: self._topic(f"{label}-in-{index}", partitions[theirs]) for index, theirs in enumerate(partitions)
+        }
+
+    def in_peace(self, label: str, guarantee: Guarantee, inputs: Mapping[str, str], rows_per_epoch: int) -> Peace:
+        """A run over events that are there."""
+        with self._trial(label, guarantee, inputs) as trial:
+            return trial.in_peace(rows_per_epoch=rows_per_epoch)
+
+    def under_faults(self, guarantee: Guarantee, has_time: bool) -> Faults:
+        """A run while the events come."""
+        setting = self.setting
+        inputs = self.make_inputs(f"faults-{guarantee.value}")
+        rate = len(setting.events.all) / setting.seconds
+        with self._trial("faults", guarantee, inputs) as trial:
+            return trial.under_faults(setting.events.all, inputs, rate=rate, kills=setting.kills, has_time=has_time)
+
+    @contextlib.contextmanager
+    def _trial(self, label: str, guarantee: Guarantee, inputs: Mapping[str, str]) -> Iterator[Trial]:
+        label = f"{label}-{guarantee.value}"
+        outputs = {
+            theirs: self._topic(f"{label}-out-{index}", _OUT_PARTITIONS)
+            for index, theirs in enumerate(self.setting.endpoints.outputs)
+        }
+        home = self.home / f"run-{label}"
+        home.mkdir(parents=True)
+        spec = home / "spec.json"
+        facts = {
+            "name": f"{self.prefix}-{label}",
+            "guarantee": guarantee.name,
+            "servers": self.servers,
+            "topics": {**inputs, **outputs},
+        }
+        spec.write_text(json.dumps({**facts, **self.setting.source}))
+        driver = Driver(job_file=self.setting.job_file, spec=spec, home=home, guarantee=guarantee)
+        try:
+            yield Trial(driver, self.servers, self.connection, outputs, self.tell, self.go_on)
+        finally:
+            driver.kill()
+
+    def _topic(self, label: str, partitions: int) -> str:
+        name = f"{self.prefix}-{label}"
+        make_topic(self.connection, name, partitions=partitions, configs=_KEPT_FOREVER, where=_WHERE)
+        return name
+
+
+def _result(guarantee: Guarantee, answer: Sequence[Row], peace: Peace, faults: Faults, by_number: bool) -> Result:
+    restarts, epochs = faults.restarts_seconds, sorted(faults.epochs_ms)
+    return Result(
+        guarantee=guarantee,
+        tally=count_rows(answer, faults.rows, by_number=by_number),
+        epoch_ms_p50=percentile(epochs, 50),
+        epoch_ms_p99=percentile(epochs, 99),
+        events_per_second=round(peace.events_per_second, 1),
+        restart_seconds=round(statistics.median(restarts), 1) if restarts else None,
+        restarts_seconds=tuple(round(one, 1) for one in restarts),
+        sent_at_kills=faults.sent_at_kills,
+    )
+
+
+def percentile(ordered: Sequence[int], percent: int) -> int | None:
+    """The smallest value that so many percent do not exceed; None of nothing."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None
+
+
+@contextlib.contextmanager
+def _kafka(stack: Stack, tell: Tell) -> Iterator[str]:
+    """The servers of the local Kafka; it is stopped again where it did not run before."""
+    before = stack.status()
+    was_anything_running = before.postgres.running or any(broker.running for broker in before.kafka.brokers)
+    is_left_running = not stack.up(postgres=False, progress=tell) or was_anything_running
+    try:
+        yield stack.status().kafka.servers or ""
+    finally:
+        if not is_left_running:
+            stack.down(progress=tell)
+
+
+def _delete(servers: str) -> None:
+    """Delete the topics of comparisons, those of one that was killed too."""
+    ours = [name for name in existing_topics(servers, where=_WHERE) if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
+    if ours:
+        delete_topics(servers, ours, where=_WHERE)

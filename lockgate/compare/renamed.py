@@ -1,0 +1,143 @@
+"""The same job under another name, another guarantee and in other topics, so that nothing of the author's is touched.
+
+Only what must differ is replaced: the name (checkpoint, ledger), the guarantee (of every output alike), and the topics
+and servers of its endpoints. Steps, functions and schemas are the author's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lockgate.dataflow.deadletters import DeadLetters
+from lockgate.dataflow.endpoints import Sink
+from lockgate.dataflow.job import Job
+from lockgate.dataflow.steps import Read, Step, Write
+from lockgate.dataflow.stream import Output
+from lockgate.dataflow.table import ReadTable
+from lockgate.errors import Refused
+from lockgate.guarantees import Guarantee, Mode
+from lockgate.sinks.kafka import KafkaSink
+from lockgate.sources.kafka import KafkaSource
+
+
+@dataclass(frozen=True)
+class Disguise:
+    """What a job is called and where it reads and writes, for one run."""
+
+    name: str
+    guarantee: Guarantee
+    servers: str
+    topics: Mapping[str, str]  # the author's -> ours
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """The sources and the topics of a job that can be compared."""
+
+    sources: tuple[KafkaSource, ...]  # one for each topic
+    outputs: tuple[str, ...]  # the topics that it writes, dead letters last
+
+
+def find_endpoints(job: Job) -> Endpoints:
+    """What the job reads and writes; Refused where it is more than topics of Kafka."""
+    if job.mode is Mode.REAL_TIME:
+        raise Refused(
+            f"job {job.name!r} runs in real-time mode, which cannot be run until it has caught up",
+            where=f"declared at {job.origin}",
+            fix="compare it with mode=Mode.MICRO_BATCH",
+        )
+    sources: dict[str, KafkaSource] = {}
+    outputs: list[str] = []
+    for step in _steps(job):
+        if isinstance(step, Read) and isinstance(step.source, KafkaSource):
+            sources[step.source.topic] = step.source
+        elif isinstance(step, Read | ReadTable):
+            kind = type(step.source if isinstance(step, Read) else step.rows).__name__
+            raise _refusal(job, f"reads {step.name!r} from a {kind}", "read it from a topic: KafkaSource(...)")
+        elif isinstance(step, Write):
+            outputs.append(_topic(job, step.name, step.sink))
+    if job.dead_letters is not None:
+        outputs.append(_topic(job, "dead letters", job.dead_letters.sink))
+    return Endpoints(tuple(sources.values()), tuple(dict.fromkeys(outputs)))
+
+
+def disguise(job: Job, as_what: Disguise) -> Job:
+    """The job as it runs in a comparison."""
+    made: dict[int, Step] = {}
+
+    def remade(step: Step) -> Step:
+        # By identity: a step that two branches share stays one step, with one state.
+        if id(step) not in made:
+            inputs = tuple(remade(before) for before in step.inputs)
+            if isinstance(step, Read) and isinstance(step.source, KafkaSource):
+                topic = as_what.topics[step.source.topic]
+                source = replace(step.source, topic=topic, servers=as_what.servers, client={})
+                made[id(step)] = replace(step, inputs=inputs, source=source)
+            elif isinstance(step, Write):
+                made[id(step)] = replace(step, inputs=inputs, sink=_moved(step.sink, as_what), guarantee=None)
+            else:
+                made[id(step)] = replace(step, inputs=inputs)
+        return made[id(step)]
+
+    outputs = []
+    for output in job.outputs:
+        step = remade(output.step)
+        assert isinstance(step, Write)
+        outputs.append(Output(step=step))
+    letters = job.dead_letters
+    return Job(
+        as_what.name,
+        *outputs,
+        guarantee=as_what.guarantee,
+        epoch=job.epoch,
+        mode=job.mode,
+        tracking=job.tracking,
+        dead_letters=None if letters is None else DeadLetters(_moved(letters.sink, as_what), letters.stop_after),
+    )
+
+
+def _moved(sink: Sink, as_what: Disguise) -> Sink:
+    assert isinstance(sink, KafkaSink)
+    assert sink.topic is not None
+    moved = copy.copy(sink)
+    # How to reach the author's brokers is of no use at ours; how to write (compression, batches) is a part of the job.
+    kept = {
+        name: text
+        for name, text in sink.client.items()
+        if not name.removeprefix("kafka.").startswith(("security.", "sasl.", "ssl."))
+    }
+    for name, value in {"topic": as_what.topics[sink.topic], "servers": as_what.servers, "client": kept}.items():
+        object.__setattr__(moved, name, value)
+    return moved
+
+
+def _topic(job: Job, name: str | None, sink: Sink) -> str:
+    if not isinstance(sink, KafkaSink):
+        raise _refusal(job, f"writes {name!r} into a {type(sink).__name__}", "write it into a topic: KafkaSink(...)")
+    if sink.topic is None:
+        raise _refusal(job, f"writes {name!r} into topics by column {sink.route!r}", "give the sink one topic=")
+    return sink.topic
+
+
+def _refusal(job: Job, what: str, fix: str) -> Refused:
+    return Refused(
+        f"job {job.name!r} {what}; a comparison needs topics of Kafka at both ends",
+        where=f"job {job.name!r}, declared at {job.origin}",
+        fix=f"{fix}, and compare that job",
+    )
+
+
+def _steps(job: Job) -> list[Step]:
+    found: dict[int, Step] = {}
+
+    def walk(step: Step) -> None:
+        if id(step) not in found:
+            found[id(step)] = step
+            for before in step.inputs:
+                walk(before)
+
+    for output in job.outputs:
+        walk(output.step)
+    return list(found.values())
