@@ -264,7 +264,7 @@ def test_too_little_is_refused(option: str, value: str, home: Path) -> None:
     assert not (home / ".lockgate").exists()
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_under_the_same_kill_at_least_once_loses_nothing_and_end_to_end_doubles_nothing(home: Path) -> None:
     chosen = ("--guarantee", "at-least-once", "--guarantee", "end-to-end-exactly-once")
     options = ("--generate", "--events", "2000", "--kills", "1", "--seconds", "6", "--out", "shown", "--json")

@@ -189,7 +189,7 @@ def counts_of(rows: list[Row]) -> dict[str, list[int]]:
     return dict(found)
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_usage_with_acks_keeps_its_promise_when_all_of_it_is_killed(kafka: str, tmp_path: Path) -> None:
     require_promise(trial_of("acks", kafka, tmp_path, {"job": 1}), kills=1)
 

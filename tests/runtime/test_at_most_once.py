@@ -371,7 +371,7 @@ def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_o
     assert bench.left() == []
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(bench: Bench) -> None:
     with (
         SparkCluster(bench.place / "cluster", workers=1) as cluster,
@@ -419,7 +419,7 @@ TAKEN_AWAY = """
 """
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_task_whose_executor_is_taken_away_is_not_tried_again(bench: Bench) -> None:
     (bench.place / "taken_away.py").write_text(textwrap.dedent(TAKEN_AWAY))
     (bench.place / "temporary").mkdir()
@@ -441,7 +441,7 @@ def test_a_task_whose_executor_is_taken_away_is_not_tried_again(bench: Bench) ->
     assert set(found) <= {*before, *later}, "what was in hand is lost, although Spark does not count such a failure"
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_run_whose_every_event_fails_ends_with_the_cause(bench: Bench) -> None:
     bench.send([1, 2])
     with bench.running("--from", "earliest") as driver:
@@ -490,7 +490,7 @@ def put(file: Path, ids: Sequence[int]) -> None:
     aside.rename(file)
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(bench: Bench) -> None:
     callers: list[socket.socket] = []
 
