@@ -14,12 +14,14 @@ NAME = "dead-letters"
 """What the output of letters is called in a plan."""
 
 LETTER = (
-    "id STRING, job STRING, life STRING, epoch BIGINT, step STRING, reason STRING, attempts INT, source STRING,"
-    " part STRING, at BIGINT, child STRING, shown STRING, key BINARY, value BINARY, headers STRING, timestamp TIMESTAMP"
+    "id STRING, job STRING, life STRING, epoch BIGINT, step STRING, reason STRING, attempts INT, hindered STRING,"
+    " source STRING, part STRING, at BIGINT, child STRING, shown STRING, key BINARY, value BINARY, headers STRING,"
+    " timestamp TIMESTAMP"
 )
 """A letter: why and where the event failed, its place in its source, and what the source gave.
 
-`life` is the query's id in the checkpoint, so a job that began anew has letters of its own. `child` tells apart what an
+`life` is the query's id in the checkpoint, so a job that began anew has letters of its own. `hindered` says who had the
+event already when it failed, so that it must not come again. `child` tells apart what an
 event was split into, `shown` is the row as the step saw it, `headers` are a JSON array of {key, value in base64}.
 """
 

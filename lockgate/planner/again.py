@@ -6,6 +6,7 @@ from the parser on; so it comes out exactly once where that step alone stood bet
     an output that can be reached past the step     has the event already
     a step with state before the step               has counted it already
     a step that made several rows of the event      the others of them have gone on
+    a merge of several ways of the event            the rows of the others have gone on
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lockgate.dataflow.exchange import Strategy
-from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Transform, Write
+from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Merge, Transform, Write
 from lockgate.planner.logical import LogicalGraph, Node
 
 
@@ -32,6 +33,11 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
         *(f"{node.kind} {node.name!r} has it in its state already" for node in before if _has_state(node)),
         *(("the event was split into several rows, and the others have gone on",) if is_child else ()),
         *(f"{node.kind} {node.name!r} may have made several rows of it" for node in before if _may_multiply(node)),
+        *(
+            f"{node.kind} {node.name!r} brings several ways of the event together, and it may have failed on one only"
+            for node in [*before, graph.node(step)]
+            if isinstance(node.step, Merge) and len(past & set(node.inputs)) > 1
+        ),
         *(
             f"{node.kind} {node.name!r} is declared not to be deterministic and is computed for each of"
             f" {len(behind)} outputs: it may have failed for one of them only"

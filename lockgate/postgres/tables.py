@@ -129,6 +129,7 @@ class TableColumn:
     is_text: bool = False  # an enum, or a type of the category of strings
     digits: tuple[int, int] | None = None  # of a numeric that is limited: before and behind the dot
     is_required: bool = False  # not null, and nothing fills it by itself
+    is_not_null: bool = False  # also where something fills it that is not brought
     is_generated: bool = False  # and cannot be written
     collation: str | None = None  # where it is not the usual one of its type
 
@@ -355,6 +356,7 @@ def _column(facts: Sequence[Any]) -> TableColumn:
         is_text=kind == "e" or category == "S",
         digits=digits,
         is_required=is_not_null and not has_default and not identity,
+        is_not_null=is_not_null,
         is_generated=bool(generated) or identity == "a",
         collation=collation,
     )

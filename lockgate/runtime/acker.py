@@ -97,7 +97,7 @@ class Acker:
         while not self._is_over.wait(_LOOK_SECONDS):
             try:
                 self.release(time.time())
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - a file system that is away comes back; a thread does not
                 log.warning("job %s: events that wait cannot be let back yet: %s", self._job, error)
 
     def release(self, now: float) -> None:

@@ -51,6 +51,7 @@ class Letter:
     step: str
     reason: str
     attempts: int
+    hindered: str | None
     source: str | None
     part: str | None
     at: int | None
@@ -143,9 +144,11 @@ class LetterDesk:
         hindrance = self._hindrance(letter)
         if hindrance is not None:
             return Sending(letter, False, hindrance)
-        twice = find_hindrances(
+        now = find_hindrances(
             self._plan.logical, step=letter.step, source=str(letter.source), is_child=letter.child is not None
         )
+        # The job may have been changed since, and what had the event then has it still.
+        twice = tuple(dict.fromkeys([*([] if letter.hindered is None else [letter.hindered]), *now]))
         if twice and self.job.guarantee > Guarantee.AT_LEAST_ONCE:
             return Sending(
                 letter,
@@ -232,6 +235,7 @@ def as_letter(row: Mapping[str, Any]) -> Letter:
         step=row["step"],
         reason=row.get("reason") or "",
         attempts=int(row["attempts"]),
+        hindered=row["hindered"],
         source=row.get("source"),
         part=row.get("part"),
         at=None if at is None else int(at),

@@ -28,6 +28,7 @@ from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import TAG, CompiledOutput
+from lockgate.spark.timing import LateLog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,7 +72,8 @@ class EpochWriter:
                 if self.tables is not None:
                     self.tables.choose(epoch)
                 self._write(rows, epoch)
-                self.tries.deliver(epoch, is_exact=all(output.is_exact for output in self.outputs))
+                sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
+                self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
         except Exception as error:
             self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
             raise

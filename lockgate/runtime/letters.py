@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deadletters import LETTER, DeadLetters
 from lockgate.errors import EpochFailed, Failed
+from lockgate.planner.again import find_hindrances
+from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import RunningQuery
 from lockgate.sources.rejects import Rejection, Rejects
@@ -46,6 +48,7 @@ class LetterBox:
     letters: DeadLetters
     rejects: Rejects
     output: CompiledOutput
+    graph: LogicalGraph
     acker: Acker | None = None  # keeps events that are tried again first
     total: int = 0
     done: dict[int, Counter[int]] = field(default_factory=dict)
@@ -115,6 +118,7 @@ class LetterBox:
             "step": rejection.step,
             "reason": _without_nul(rejection.reason),
             "attempts": rejection.attempts,
+            "hindered": self._hindered(rejection),
             "source": place.get("source"),
             "part": place.get("part"),
             "at": place.get("at"),
@@ -125,6 +129,16 @@ class LetterBox:
             "headers": json.dumps(headers) if headers else None,
             "timestamp": original.get("timestamp"),
         }
+
+    def _hindered(self, rejection: Rejection) -> str | None:
+        """Who has the event already; as the job is now, because it may be another one when the letter is sent back."""
+        place = rejection.position
+        if place is None:
+            return None
+        found = find_hindrances(
+            self.graph, step=rejection.step, source=place["source"], is_child=bool(place.get("child"))
+        )
+        return "; ".join(found) or None
 
     def _count(self, epoch: tuple[str, int], letters: int, events: int) -> None:
         """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""

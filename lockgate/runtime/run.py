@@ -161,7 +161,10 @@ class Run:
 
     def _is_caught_up(self, news: Progress) -> bool:
         """Has a query that runs epochs for ever read all? One that it repeats was empty then, and may not be now."""
-        return self._ends_in_silence and self._watcher.is_silent and news.epoch > self._writer.past.planned
+        letters = self._writer.letters
+        has_waiting = letters is not None and letters.acker is not None and letters.acker.waiting > 0
+        is_silent = self._ends_in_silence and self._watcher.is_silent and not has_waiting
+        return is_silent and news.epoch > self._writer.past.planned
 
     def _has_restarted(self) -> bool:
         """Start the query again, where its end was only that of one try, or what was in hand may be lost."""
@@ -429,7 +432,7 @@ def _letter_box(planned: Plan, compiled: Compiled, checkpoint: Checkpoint, spark
     if job.dead_letters is None or compiled.rejects is None or compiled.letters is None:
         return None
     where = f"job {job.name!r}, declared at {job.origin}"
-    box = LetterBox(spark, job.name, where, job.dead_letters, compiled.rejects, compiled.letters)
+    box = LetterBox(spark, job.name, where, job.dead_letters, compiled.rejects, compiled.letters, planned.logical)
     if job.tracking is not None:
         system = open_system(checkpoint.root, spark, where)
         box.acker = Acker(system, job.tracking, is_committed=checkpoint.is_committed, job=job.name)

@@ -9,6 +9,7 @@ Delivered is what sinks have said to have. What a sink took before it failed, no
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class Tries:
     def _read(self, epoch: int) -> tuple[int, int]:
         try:
             noted = {} if self.place is None else json.loads((self.place / FILE).read_text())
-        except (FileNotFoundError, ValueError):  # torn by a crash, it says nothing
+        except (OSError, ValueError):  # not there, or torn by a crash: it says nothing
             noted = {}
         return (noted["processed"], noted["delivered"]) if noted.get("epoch") == epoch else (0, 0)
 
@@ -57,7 +58,8 @@ class Tries:
         self._of[epoch] = processed, delivered
         if self.place is not None and self.place.is_dir():
             noted = {"epoch": epoch, "processed": processed, "delivered": delivered}
-            (self.place / FILE).write_text(json.dumps(noted))
+            with contextlib.suppress(OSError):  # an epoch does not fail because nobody could count it
+                (self.place / FILE).write_text(json.dumps(noted))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.mending import MendableLedger
 from lockgate.commit.resource import CommittingSink, Opening, Resource
-from lockgate.dataflow.deletes import mark_deleted
+from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
@@ -130,20 +130,25 @@ class PostgresSink(CommittingSink):
         frame = rows if within is None else rows.select(f"{within}.*")
         columns = {column.name.lower(): column for column in self._columns(where)}
         keys = {name.lower() for name in self.key}
+
+        def at(name: str) -> Column:
+            return F.col(quote(name) if within is None else f"{within}.{quote(name)}")
+
+        # Of a row that removes its key nothing else is written.
+        is_written = F.lit(True) if self.deleted is None else ~at(DELETED)
         reason = F.when(F.lit(False), F.lit(""))
         for one in frame.schema.fields:
-            value = F.col(quote(one.name) if within is None else f"{within}.{quote(one.name)}")
-            column = columns.get(one.name.lower())
-            if one.name.lower() in keys or (column is not None and column.is_required):
-                reason = reason.when(value.isNull(), F.lit(f"{one.name} is null, and the table takes none there"))
+            column, value, is_key = columns.get(one.name.lower()), at(one.name), one.name.lower() in keys
+            if is_key or (column is not None and column.is_not_null):
+                why = F.lit(f"{one.name} is null, and the table takes none there")
+                reason = reason.when(value.isNull() & (F.lit(True) if is_key else is_written), why)
             if one.dataType.simpleString() == "string":
-                reason = reason.when(
-                    value.contains("\0"), F.lit(f"{one.name} holds a zero byte, which no text in PostgreSQL has")
-                )
+                why = F.lit(f"{one.name} holds a zero byte, which no text in PostgreSQL has")
+                reason = reason.when(value.contains("\0"), why)
                 limit = None if column is None else _LIMITED.fullmatch(column.type)
                 if limit is not None:
                     why = F.lit(f"{one.name} is longer than the table takes: {limit[0]}")
-                    reason = reason.when(F.length(F.rtrim(value)) > int(limit[1]), why)
+                    reason = reason.when((F.length(F.rtrim(value)) > int(limit[1])) & is_written, why)
         return reason
 
     def _columns(self, where: str) -> tuple[TableColumn, ...]:

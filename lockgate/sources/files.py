@@ -16,7 +16,7 @@ from lockgate.dataflow.schema import Schema, parse_ddl, quote
 from lockgate.errors import BadJob
 from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null
 from lockgate.sources.position import UNKNOWN, number_rows, position
-from lockgate.sources.rejects import Guard, original
+from lockgate.sources.rejects import JSON_OPTIONS, Guard, original
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,6 +53,11 @@ class FileSource(Source):
 
     @property
     def has_bytes(self) -> bool:
+        return True
+
+    @property
+    def _has_lines(self) -> bool:
+        """Are its rows parsed from lines here, and not read in columns by Spark?"""
         return self.format in ("json", "text")
 
     @property
@@ -135,22 +140,30 @@ class FileSource(Source):
         guard, hidden = Guard.of(reading), [*HIDDEN]
         if reading.rejects is not None:
             frame, hidden = frame.withColumn(ORIGINAL, self._original(columns)), [*HIDDEN, ORIGINAL]
-        if self.has_bytes:
+        if self._has_lines:
             if reading.returned is not None:
                 frame = frame.unionByName(_returned(reading.returned))
             frame = parse_values(frame, raw="__raw", columns=columns, ddl=self.value, format=self.format, guard=guard)
         elif self.format == "csv":
             reason = F.when(F.col(CORRUPT).isNotNull(), F.lit(f"it is not CSV of ({self.value})"))
             frame = guard.keep(frame, reason, shown=F.col(CORRUPT))
-        return frame.select(*columns.names, *hidden)
+        frame = frame.select(*columns.names, *hidden)
+        if not self._has_lines and reading.returned is not None:
+            # What was read in columns was kept as JSON; a line that was none of CSV is there as it was.
+            is_typed = F.col("__raw").startswith("{")
+            back = _returned(reading.returned)
+            for some, format in ((back.where(is_typed), "json"), (back.where(~is_typed), "csv")):
+                parsed = parse_values(some, raw="__raw", columns=columns, ddl=self.value, format=format, guard=guard)
+                frame = frame.unionByName(parsed.select(*columns.names, *hidden))
+        return frame
 
     def _original(self, columns: Schema) -> Column:
         """What a row was made of: its line, where there is one."""
         from pyspark.sql import functions as F
 
-        if self.has_bytes:
+        if self._has_lines:
             return original(F.col("__raw"))
-        typed = F.to_json(F.struct(*map(quote, columns.names)))
+        typed = F.to_json(F.struct(*map(quote, columns.names)), JSON_OPTIONS)
         return original(F.coalesce(F.col(CORRUPT), typed) if self.format == "csv" else typed)
 
 

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
 
+# With all digits, which Spark leaves away unless it is told; what was read must come back as it was.
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
 _REASON = "__reason"
 _ROW_MAX = 10_000
 
@@ -42,7 +48,7 @@ class Rejection:
         if self.position is None:
             return (self.step, self.shown, self.reason)
         at = self.position
-        return (self.step, at["source"], at["part"], at["at"], *(at.get("child") or ()))
+        return (self.step, at["source"], at["part"], at["at"], *(at.get("child") or ()), self.shown)
 
     @property
     def event(self) -> tuple[Any, ...]:
@@ -129,7 +135,7 @@ class Rejects:
                 F.substring(shown, 1, _ROW_MAX).alias("shown"),
                 field(ORIGINAL).alias("original"),
             ),
-            {"timeZone": "UTC"},
+            JSON_OPTIONS,
         )
         told = F.collect_list(F.when(F.col(_REASON).isNotNull(), text))
         reasoned = frame.withColumn(_REASON, reason).observe(name, told.alias("told"))

@@ -62,7 +62,7 @@ from lockgate.planner.logical import Node, is_operator
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
-from lockgate.sources.rejects import Guard, Rejects, original
+from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
 from lockgate.spark.functions import RowStep, apply_rows
 from lockgate.spark.keyed import SIDE, Place, apply_operator, side_column, state_name
@@ -618,7 +618,7 @@ def _read(step: Read, spark: SparkSession, reading: Reading) -> DataFrame:
         return frame
     columns = step.source.columns(reading.where)
     if ORIGINAL not in frame.columns:
-        frame = frame.withColumn(ORIGINAL, original(F.to_json(F.struct(*map(quote, columns.names)))))
+        frame = frame.withColumn(ORIGINAL, original(F.to_json(F.struct(*map(quote, columns.names)), JSON_OPTIONS)))
     if reading.returned is not None and not step.source.has_bytes:
         back = parse_returned(reading.returned, columns, reading)
         frame = frame.unionByName(back, allowMissingColumns=True)

@@ -80,6 +80,13 @@ def test_the_step_and_a_way_past_it_may_meet_again() -> None:
     assert hindrances(to("out", mapped(read).merge(read))) == ("output 'out' has the event already",)
 
 
+def test_ways_of_one_event_that_meet_before_the_step_may_have_fared_differently() -> None:
+    read = events()
+    merged = read.where("v > 1").merge(read.where("v < 9"))
+    (found,) = hindrances(to("out", mapped(merged)))
+    assert "brings several ways of the event together" in found
+
+
 def test_the_letters_themselves_are_no_output_that_has_it() -> None:
     twice = to("out", mapped(mapped(events())))
     assert hindrances(twice, step="map") == ()

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,24 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
     assert calls_of(place) == {"a": 1, "bad": 3}
     (letter,) = letters.rows
     assert (letter.attempts, bytes(letter.value)) == (3, b'{"k": "bad", "v": 2}')
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_rows_of_a_table_file_come_again_as_they_were(place: Path) -> None:
+    def fail_first(row: Any, times: int) -> Any:
+        if times < 2:
+            raise OSError("the service is away")
+        return (row.k, row.at, row._file.rsplit("/", 1)[-1])
+
+    (place / "in" / "one.csv").write_text("a,2026-01-01T00:00:00.123456Z\n")
+    read = stream("in", FileSource(path=str(place / "in"), value="k STRING, at TIMESTAMP", format="csv"))
+    sink, letters = MemorySink(), MemorySink()
+    mapped = read.map(noting(place, fail_first), schema="k STRING, at TIMESTAMP, file STRING")
+    start(place, job_of(mapped, sink, letters))
+    moment = datetime(2026, 1, 1, microsecond=123456, tzinfo=timezone.utc)
+    assert [(row.k, row.at, row.file) for row in sink.rows] == [("a", moment, "one.csv")]
+    assert letters.rows == []
 
 
 class Sums(StatefulFunction):

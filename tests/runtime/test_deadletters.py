@@ -384,7 +384,7 @@ def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, bench: Bench)
 
 
 def letter(id: str = "0123456789abcdef", **changes: Any) -> Letter:
-    made = Letter(id, "halves", "here", 0, "map", "no", 1, "in", "f#0", 3, None, "{}", None, b"{}", (), None)
+    made = Letter(id, "halves", "here", 0, "map", "no", 1, None, "in", "f#0", 3, None, "{}", None, b"{}", (), None)
     return replace(made, **changes)
 
 
@@ -451,6 +451,20 @@ def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee,
     (sending,) = desk.send([letter()])
     assert sending.is_sent is (guarantee is Guarantee.AT_LEAST_ONCE)
     assert (sending.told or "").startswith("output 'all' has the event already")
+
+
+def test_what_had_the_event_when_it_failed_has_it_still_in_a_job_that_was_changed(bench: Bench) -> None:
+    begin(bench)
+    hindered = letter(hindered="output 'gone' has the event already")
+    exact = replace_guarantee(bench.job(), Guarantee.EXACTLY_ONCE)
+    (sending,) = bench.desk(exact).send([hindered])
+    assert not sending.is_sent
+    assert "output 'gone' has the event already" in str(sending.told)
+
+
+def replace_guarantee(job: Job, guarantee: Guarantee) -> Job:
+    """The same job, which promises something else."""
+    return Job(job.name, *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters)
 
 
 def test_an_id_that_is_none_names_no_file(bench: Bench) -> None:
