@@ -107,8 +107,9 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
             tell(f"{guarantee.label}: in peace")
             peace[guarantee] = runs.in_peace("peace", guarantee, shared, total // _PEACE_EPOCHS + 1)
             tell(f"{guarantee.label}: under faults")
-            has_time = any(isinstance(node.step, Timed) for node in planned.logical.nodes)
-            faults[guarantee] = runs.under_faults(guarantee, has_time)
+            # Results may wait for event time, and events for another attempt.
+            has_rest = any(isinstance(node.step, Timed) for node in planned.logical.nodes)
+            faults[guarantee] = runs.under_faults(guarantee, has_rest or planned.job.tracking is not None)
     by_number = any(Counter(one.rows) != Counter(answer) for one in peace.values())
     return Report(
         job=setting.job.name,
@@ -175,13 +176,13 @@ class _Runs:
         with self._trial(label, guarantee, inputs) as trial:
             return trial.in_peace(rows_per_epoch=rows_per_epoch)
 
-    def under_faults(self, guarantee: Guarantee, has_time: bool) -> Faults:
+    def under_faults(self, guarantee: Guarantee, has_rest: bool) -> Faults:
         """A run while the events come."""
         setting = self.setting
         inputs = self.make_inputs(f"faults-{guarantee.value}")
         rate = len(setting.events.all) / setting.seconds
         with self._trial("faults", guarantee, inputs) as trial:
-            return trial.under_faults(setting.events.all, inputs, rate=rate, kills=setting.kills, has_time=has_time)
+            return trial.under_faults(setting.events.all, inputs, rate=rate, kills=setting.kills, has_rest=has_rest)
 
     @contextlib.contextmanager
     def _trial(self, label: str, guarantee: Guarantee, inputs: Mapping[str, str]) -> Iterator[Trial]:

@@ -107,12 +107,12 @@ class Trial:
         return Peace(tuple(seen.row for seen in reader.finish()), events_per_second(self.driver.lines))
 
     def under_faults(
-        self, events: Sequence[Event], topics: Mapping[str, str], *, rate: float, kills: int, has_time: bool
+        self, events: Sequence[Event], topics: Mapping[str, str], *, rate: float, kills: int, has_rest: bool
     ) -> Faults:
         """Run while events come, and kill.
 
         Args:
-            has_time: results wait for event time, so what the last events have closed comes in an epoch without any.
+            has_rest: results wait for event time, or events for another attempt, and come in epochs without new ones.
         """
         reader = _Reader(self.servers, self.outputs)
         feed = Feed(self.servers, events, topics, rate=rate)
@@ -121,7 +121,7 @@ class Trial:
             self.driver.start(*self._from_the_beginning())
             self._run(feed, len(events), kills)
             self.driver.kill()
-            if has_time and self.driver.is_tracked:
+            if has_rest and self.driver.is_tracked:
                 self._catch_up()
             seen = reader.finish()
         finally:

@@ -81,8 +81,6 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:
             rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
-        if self.tries_once:
-            rows = first_attempts(rows)
         if self.letters is None:
             self._deliver(rows, epoch)
             return
@@ -99,7 +97,9 @@ class EpochWriter:
             rows = rows.persist()
         try:
             for output in plain:
-                output.sink.write(output.rows_of(rows), self._earlier + epoch)
+                own = output.rows_of(rows)
+                # Behind what is kept of the rows, which a task that is tried again would take from there.
+                output.sink.write(first_attempts(own) if self.tries_once else own, self._earlier + epoch)
                 reach(FaultPoint.SENT)
             if self.commits != Commits():
                 self._commit(rows, epoch)

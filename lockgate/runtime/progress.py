@@ -64,10 +64,10 @@ class Watcher:
         if report is None or (self._last is not None and _place(report) <= self._last):
             return None
         self._last = _place(report)
-        self._next = report["batchId"] + _is_epoch(report)
+        self._next = report["batchId"] + is_epoch(report)
         events = count_events(report["sources"])
         self.events_total += events
-        self.is_silent = _is_epoch(report) and not has_news(report)
+        self.is_silent = is_epoch(report) and not has_news(report)
         self.late_total += count_late(report)
         watermark = (report.get("eventTime") or {}).get("watermark")
         return Progress(
@@ -86,7 +86,7 @@ def _place(report: Mapping[str, Any]) -> tuple[str, int]:
     return report["timestamp"], report["batchId"]
 
 
-def _is_epoch(report: Mapping[str, Any]) -> bool:
+def is_epoch(report: Mapping[str, Any]) -> bool:
     """Is it about an epoch that ran? Others say that there was nothing to run the next one for."""
     return "durationMs" not in report or "addBatch" in report["durationMs"]
 
@@ -105,7 +105,7 @@ def has_news(report: Mapping[str, Any]) -> bool:
 
 def count_late(report: Mapping[str, Any]) -> int:
     """How many rows the steps with state have dropped, because they came behind the watermark."""
-    operators = report.get("stateOperators") or [] if _is_epoch(report) else []
+    operators = report.get("stateOperators") or [] if is_epoch(report) else []
     return sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
 
 

@@ -43,7 +43,7 @@ from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.nativestate import NativeSteps
-from lockgate.runtime.progress import Progress, Watcher
+from lockgate.runtime.progress import Progress, Watcher, is_epoch
 from lockgate.runtime.stateread import check_state, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Times, Tries, as_text
@@ -126,6 +126,7 @@ class Run:
             news = self._watcher.take(report)
             if news is not None:
                 self._newest = news
+            if news is not None and is_epoch(report):
                 done = {0: news.events_total - before} if letters is None else letters.done.pop(news.epoch, {})
                 self._times.add(done, self._writer.tries.of(news.epoch))
 

@@ -168,7 +168,7 @@ class KafkaSink(Sink):
 
     def _found(self, where: str) -> OutputTopic | None:
         """The topic as it is now; None where it is not there yet."""
-        connection = Connection(read_settings(self.servers, self.client, where=where), where=where)
+        connection = Connection(read_settings(self.servers, self.client, where=where, is_lookup=True), where=where)
         try:
             return describe_outputs(connection, [str(self.topic)], where=where).get(str(self.topic))
         finally:

@@ -182,6 +182,8 @@ class Session:
                     fix="find who publishes it, and publish it under another topic",
                 )
             return
+        if message.retain and not self._link.is_kept:
+            return  # it comes again with every connection, and at most once means: what comes next
         taken = Message(
             topic=topic,
             payload=bytes(message.payload),

@@ -143,6 +143,10 @@ def test_a_run_shows_its_progress_stops_cleanly_and_goes_on_where_it_stopped(
         "watermark",
         "epoch_ms",
         "late_total",
+        "letters_total",
+        "waiting",
+        "processed",
+        "delivered",
     }
     send(kafka, topics[0], range(100, 150))
     with lockgate(tmp_path, *command, "--until-caught-up") as process:

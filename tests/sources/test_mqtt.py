@@ -192,13 +192,12 @@ def test_a_value_that_does_not_parse_stops_the_job_and_nothing_of_its_epoch_is_l
     assert '{"n": "three"}' in caught.value.what
     assert "source 'numbers', declared at test_mqtt.py:" in caught.value.where
     broker.publish("plant/a", 5)  # the broker keeps it for the job
+    # What came in an epoch of its own is complete and acknowledged: it does not come again.
+    left = {"2", "three", "4", "5"} - {str(row.n) for row in sink.rows}
     mended = MemorySink()
     with running(broker.source(value="n STRING"), tmp_path, mended) as started:
-        wait_for_rows(started, lambda: len(mended.rows) >= 4)
-    # The first epoch is complete and acknowledged: it does not come again.
-    assert Counter(row.n for row in mended.rows) == Counter(
-        {"2", "three", "4", "5"} - {str(row.n) for row in sink.rows if row.n != 1}
-    )
+        wait_for_rows(started, lambda: len(mended.rows) >= len(left))
+    assert Counter(row.n for row in mended.rows) == Counter(left)
 
 
 @pytest.mark.system
