@@ -235,7 +235,7 @@ def as_letter(row: Mapping[str, Any]) -> Letter:
         step=row["step"],
         reason=row.get("reason") or "",
         attempts=int(row["attempts"]),
-        hindered=row["hindered"],
+        hindered=row.get("hindered"),
         source=row.get("source"),
         part=row.get("part"),
         at=None if at is None else int(at),
