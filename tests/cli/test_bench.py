@@ -120,7 +120,7 @@ def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(
     assert not left & {"checkpoints", "payments", "postgres", "services"}
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipeline(
     kafka: str, tmp_path: Path
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipe
     assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_small_measurement_of_acks_delivers_every_event_on_both_sides(kafka: str, tmp_path: Path) -> None:
     settings = ("--part", "acks", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
     done = subprocess.run(

@@ -56,7 +56,7 @@ def test_letters_of_processes_that_are_killed_at_any_moment(kafka: str, trial: C
     require(trial(kafka, "letters", trouble, seed=SEED + 3), kills=7)
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_acks_lose_no_event_whoever_is_killed(kafka: str, tmp_path: Path) -> None:
     trouble = Random("any moment", {"driver": 1, "worker": 1}, SEED, pause=(0.2, 1))
     made = Trial(kafka, WORKLOADS["acks"], trouble, tmp_path / "trial", SEED)

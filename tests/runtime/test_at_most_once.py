@@ -353,7 +353,7 @@ def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(
     assert bench.left() == []
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(bench: Bench) -> None:
     with bench.running() as driver:
         before = bench.feed_until(driver, first=1)  # it begins with what comes next, whenever that is
@@ -459,7 +459,7 @@ def test_a_run_whose_every_event_fails_ends_with_the_cause(bench: Bench) -> None
     assert bench.left() == []
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_a_run_whose_first_event_fails_ends_at_once(bench: Bench) -> None:
     bench.send([-1])
     with bench.running("--from", "earliest") as driver:
@@ -469,7 +469,7 @@ def test_a_run_whose_first_event_fails_ends_at_once(bench: Bench) -> None:
     assert bench.left() == []
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(bench: Bench) -> None:
     files = bench.place / "files"
     files.mkdir()

@@ -131,11 +131,11 @@ SYSTEM = pytest.mark.system
 @pytest.mark.parametrize(
     "kind",
     [
-        "sqlite",
-        "parquet",
         "json",
-        "partitioned",
-        pytest.param("postgres", marks=SYSTEM),
+        pytest.param("sqlite", marks=pytest.mark.prove),
+        pytest.param("parquet", marks=pytest.mark.prove),
+        pytest.param("partitioned", marks=pytest.mark.prove),
+        pytest.param("postgres", marks=pytest.mark.prove),
         pytest.param("kafka", marks=SYSTEM),
     ],
 )

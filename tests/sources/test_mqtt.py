@@ -200,7 +200,7 @@ def test_a_value_that_does_not_parse_stops_the_job_and_nothing_of_its_epoch_is_l
     assert Counter(row.n for row in mended.rows) == Counter(left)
 
 
-@pytest.mark.system
+@pytest.mark.prove
 @pytest.mark.usefixtures("spark")
 def test_a_broker_that_stops_is_waited_for_and_read_on_from(
     broker: Broker, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
@@ -367,7 +367,7 @@ def test_a_driver_that_is_killed_between_receiving_and_committing_loses_nothing(
     assert all(out[n] == 1 for n in done)
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_an_at_most_once_job_does_not_repeat_what_it_had_in_hand(broker: Broker, tmp_path: Path) -> None:
     held = range(1000, 1010)
     with driving(broker, tmp_path, Guarantee.AT_MOST_ONCE) as driver:
