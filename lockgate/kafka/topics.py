@@ -150,6 +150,12 @@ def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECOND
         time.sleep(0.1)
 
 
+def find_output(servers: str, topic: str, *, where: str, client: Mapping[str, str] | None = None) -> OutputTopic | None:
+    """A topic to be written to, as it is now; None where it is not there yet."""
+    with _look(servers, client, where) as connection:
+        return describe_outputs(connection, [topic], where=where).get(topic)
+
+
 @contextmanager
 def _look(servers: str, client: Mapping[str, str] | None, where: str) -> Iterator[Connection]:
     connection = Connection(read_settings(servers, client or {}, where=where, is_lookup=True), where=where)

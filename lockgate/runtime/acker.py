@@ -13,7 +13,6 @@ lie beside the checkpoint, on the same file system, so they are as durable as it
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -23,7 +22,7 @@ from datetime import timedelta
 from lockgate.dataflow.tracking import Acks
 from lockgate.files.system import System
 from lockgate.sources.rejects import Rejection
-from lockgate.sources.returned import FOLDER
+from lockgate.sources.returned import FOLDER, as_line
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Acker:
         for attempts, ones in by_attempts.items():
             due_ms = int(time.time() * 1000) + self._acks.wait_before(attempts + 1) // _MILLISECOND
             name = f"{epoch}-{due_ms}-{run}-{attempts}-{len(ones)}.json"
-            self._system.publish(f"{WAITING}/{name}", "".join(map(_as_line, ones)).encode())
+            self._system.publish(f"{WAITING}/{name}", b"".join(map(_as_line, ones)))
             with self._lock:
                 self._files.add(name)
             log.warning(
@@ -116,8 +115,5 @@ class Acker:
                     self._released += 1
 
 
-def _as_line(rejection: Rejection) -> str:
-    """An event as `sources.returned` reads it: whole, also where only a part of it failed."""
-    place, original = dict(rejection.position or {}), dict(rejection.original or {})
-    line = {"_position": {**place, "child": []}, "__original": {**original, "attempts": rejection.attempts}}
-    return json.dumps(line) + "\n"
+def _as_line(rejection: Rejection) -> bytes:
+    return as_line(rejection.position or {}, rejection.original or {}, attempts=rejection.attempts)

@@ -25,7 +25,6 @@ from functools import cached_property
 from typing import Any
 
 from lockgate.dataflow.deadletters import NAME, DeadLetters
-from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Failed, Refused
@@ -37,7 +36,7 @@ from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.letterrows import read_rows
 from lockgate.runtime.run import default_checkpoint
-from lockgate.sources.returned import FOLDER
+from lockgate.sources.returned import FOLDER, as_line
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class LetterDesk:
         root = self.checkpoint.local
         assert root is not None  # _refuse_to_send
         try:
-            is_first = LocalSystem(root).publish(_file_of(letter), as_line(letter))
+            is_first = LocalSystem(root).publish(_file_of(letter), _as_line(letter))
         except OSError as error:
             raise Failed(
                 f"letter {letter.id} cannot be put beside the checkpoint: {error}",
@@ -248,18 +247,15 @@ def as_letter(row: Mapping[str, Any]) -> Letter:
     )
 
 
-def as_line(letter: Letter) -> bytes:
-    """A letter as `sources.returned` reads it: the event whole, at its place, with the number of its tries."""
-    # No child: the event comes as its source gave it, before it was split.
-    place: dict[str, Any] = {"source": letter.source, "part": letter.part, "at": letter.at, "child": []}
+def _as_line(letter: Letter) -> bytes:
+    place = {"source": letter.source, "part": letter.part, "at": letter.at}
     original = {
         "key": _as_base64(letter.key),
         "value": _as_base64(letter.value),
         "headers": [{"key": key, "value": _as_base64(value)} for key, value in letter.headers] or None,
         "timestamp": None if letter.timestamp is None else letter.timestamp.isoformat(),
-        "attempts": letter.attempts,
     }
-    return json.dumps({POSITION: place, ORIGINAL: original}).encode() + b"\n"
+    return as_line(place, original, attempts=letter.attempts)
 
 
 def _declared(job: Job, where: str) -> DeadLetters:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deadletters import LETTER, DeadLetters
+from lockgate.dataflow.schema import parse_ddl
 from lockgate.errors import EpochFailed, Failed
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
@@ -54,7 +55,7 @@ class LetterBox:
     done: dict[int, Counter[int]] = field(default_factory=dict)
     """The events that epochs are done with, by how often each had been tried before; who counts them takes them out."""
     _events: int = 0
-    _counted: set[tuple[str, int]] = field(default_factory=set)  # epochs that count already, however often they run
+    _counted: tuple[str, int] | None = None  # the newest epoch counts already, however often it runs
 
     @contextlib.contextmanager
     def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
@@ -142,8 +143,8 @@ class LetterBox:
 
     def _count(self, epoch: tuple[str, int], letters: int, events: int) -> None:
         """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""
-        if epoch not in self._counted:
-            self._counted.add(epoch)
+        if epoch != self._counted:
+            self._counted = epoch
             self.total += letters
             self._events += events
         limit = self.letters.stop_after
@@ -186,4 +187,4 @@ def as_frame(spark: SparkSession, letters: Sequence[Mapping[str, Any]]) -> DataF
 
 
 def _fields() -> str:
-    return ", ".join(": ".join(column.strip().split(" ", 1)) for column in LETTER.split(","))
+    return ", ".join(f"{column.name}: {column.type}" for column in parse_ddl(LETTER, "dead letters").columns)

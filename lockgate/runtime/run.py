@@ -102,6 +102,11 @@ class Run:
         """Has the query not ended yet?"""
         return bool(self._query.isActive)
 
+    @property
+    def _acker(self) -> Acker | None:
+        """Who looks after the events that are tried again, where there are any."""
+        return None if self._writer.letters is None else self._writer.letters.acker
+
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
         self._look()
@@ -115,7 +120,7 @@ class Run:
             delivered=as_text(self._times.delivered),
             late_total=newest.late_total + self._dropped(),
             letters_total=0 if letters is None else letters.total,
-            waiting=0 if letters is None or letters.acker is None else letters.acker.waiting,
+            waiting=0 if self._acker is None else self._acker.waiting,
         )
 
     def _look(self) -> None:
@@ -162,8 +167,7 @@ class Run:
 
     def _is_caught_up(self, news: Progress) -> bool:
         """Has a query that runs epochs for ever read all? One that it repeats was empty then, and may not be now."""
-        letters = self._writer.letters
-        has_waiting = letters is not None and letters.acker is not None and letters.acker.waiting > 0
+        has_waiting = self._acker is not None and self._acker.waiting > 0
         is_silent = self._ends_in_silence and self._watcher.is_silent and not has_waiting
         return is_silent and news.epoch > self._writer.past.planned
 
@@ -184,7 +188,7 @@ class Run:
 
     def _has_retries(self) -> bool:
         """Start a query again that has ended with all that was there, while events wait for another attempt."""
-        acker = None if self._writer.letters is None else self._writer.letters.acker
+        acker = self._acker
         if acker is None or not self._has_end or self._query.exception() is not None:
             return False
         self._look()  # at its last epochs
@@ -232,8 +236,8 @@ class Run:
     def _finish(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        if self._writer.letters is not None and self._writer.letters.acker is not None:
-            self._writer.letters.acker.stop()
+        if self._acker is not None:
+            self._acker.stop()
         # An epoch that is being decided when the query is stopped ends first: committed, or aborted.
         if self._writer.busy.acquire(timeout=_LAST_EPOCH_SECONDS):
             self._writer.busy.release()
@@ -385,8 +389,8 @@ def run(
             job=job.name,
         )
         started._heartbeat.start()
-    if letters is not None and letters.acker is not None:
-        letters.acker.start()
+    if started._acker is not None:
+        started._acker.start()
     if until_caught_up and wait:
         started.wait()
     return started

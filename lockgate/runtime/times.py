@@ -30,7 +30,9 @@ class Tries:
     def begin(self, epoch: int) -> None:
         """A try of an epoch begins."""
         if epoch not in self._of:
-            self._of = {epoch: self._read(epoch), **dict(list(self._of.items())[:_EPOCHS_KEPT])}
+            self._of[epoch] = self._read(epoch)
+            if len(self._of) > _EPOCHS_KEPT:
+                del self._of[next(iter(self._of))]  # the oldest
         processed, delivered = self._of[epoch]
         self._note(epoch, processed + 1, delivered)
 

@@ -23,9 +23,10 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.settings import is_java_only, read_settings
-from lockgate.kafka.topics import OutputTopic, create_topics, describe_outputs
-from lockgate.kafka.wire import Connection, hosts_of, name_topic, refuse_settings
+from lockgate.kafka.settings import is_java_only
+from lockgate.kafka.topics import create_topics, find_output
+from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
+from lockgate.sources.rejects import TIMESTAMP_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,7 +38,6 @@ MESSAGE_BYTES = 1_048_576
 _RECORD_BYTES = 128  # more than a batch of one record takes beside key, value and headers
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
 _UNTRACKED = {"kafka.acks": "1", "kafka.retries": "0", "kafka.enable.idempotence": "false"}
-TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
 @dataclass(frozen=True, init=False)
@@ -143,7 +143,9 @@ class KafkaSink(Sink):
         from pyspark.sql import functions as F
 
         made = self.columns(rows, within=within, where=where)
-        topic = None if self.topic is None or is_java_only(self.client) else self._found(where)
+        topic = None
+        if self.topic is not None and not is_java_only(self.client):
+            topic = find_output(self.servers, self.topic, where=where, client=self.client)
         reason = F.when(F.coalesce(F.length(made["topic"]), F.lit(0)) == 0, F.lit("it names no topic"))
         size: Column = F.lit(_RECORD_BYTES)
         for name in ("key", "value"):
@@ -165,14 +167,6 @@ class KafkaSink(Sink):
             told = F.concat(F.lit(f"topic {topic.name!r} has no partition "), made["partition"].cast("string"))
             reason = reason.when(~made["partition"].between(0, topic.partitions - 1), told)
         return reason
-
-    def _found(self, where: str) -> OutputTopic | None:
-        """The topic as it is now; None where it is not there yet."""
-        connection = Connection(read_settings(self.servers, self.client, where=where, is_lookup=True), where=where)
-        try:
-            return describe_outputs(connection, [str(self.topic)], where=where).get(str(self.topic))
-        finally:
-            connection.close()
 
     def _request_bytes(self) -> int:
         """The most that Kafka's own client sends at once; one record has to fit."""

@@ -12,7 +12,8 @@ of the job in that database; for less than that without the ledger, and an epoch
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ from lockgate.postgres.tables import TableColumn, TableName, find_table, parse_n
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from lockgate.postgres.connect import Connection
 
 _LIMITED = re.compile(r"(?:character varying|character)\((\d+)\)")
 _CHECK_PATIENCE = timedelta(seconds=5)  # before anything runs somebody is waiting for the answer
@@ -153,17 +156,9 @@ class PostgresSink(CommittingSink):
 
     def _columns(self, where: str) -> tuple[TableColumn, ...]:
         """Those of the table; none where it will be made."""
-        where = f"{self.resource}, {where}"
-        try:
-            connection = connect(self.dsn, where=where, name="lockgate", patience=_CHECK_PATIENCE)
-        except Lost as error:
-            raise Refused(error.what, where=error.where, fix=error.fix) from None
-        try:
-            with told(where=where, table=str(self._target.table)):
-                table = find_table(connection, self._target.table)
-                return () if table is None else table.columns
-        finally:
-            connection.close()
+        with self._connected(where) as (connection, _):
+            table = find_table(connection, self._target.table)
+            return () if table is None else table.columns
 
     def execution(self, *, is_exact: bool) -> tuple[str, str]:
         return "Python", "tasks stage by COPY in Python workers, in Arrow batches; PostgreSQL moves what was staged"
@@ -180,17 +175,23 @@ class PostgresSink(CommittingSink):
 
     def _look(self, rows: DataFrame | None, where: str) -> None:
         """Is the table there, and do rows fit, where they are known?"""
-        where = f"{self.resource}, {where}"
+        with self._connected(where) as (connection, place):
+            if rows is not None:
+                look_up(connection, self._target, row_columns(rows), where=place)
+            else:
+                require_table(connection, self._target, where=place)
+
+    @contextmanager
+    def _connected(self, where: str) -> Iterator[tuple[Connection, str]]:
+        """A connection for a look before anything runs, and the server beside `where`."""
+        place = f"{self.resource}, {where}"
         try:
-            connection = connect(self.dsn, where=where, name="lockgate", patience=_CHECK_PATIENCE)
+            connection = connect(self.dsn, where=place, name="lockgate", patience=_CHECK_PATIENCE)
         except Lost as error:
             raise Refused(error.what, where=error.where, fix=error.fix) from None
         try:
-            with told(where=where, table=str(self._target.table)):
-                if rows is not None:
-                    look_up(connection, self._target, row_columns(rows), where=where)
-                else:
-                    require_table(connection, self._target, where=where)
+            with told(where=place, table=str(self._target.table)):
+                yield connection, place
         finally:
             connection.close()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "csv", "parquet", "text")
 HIDDEN = ("_file", POSITION)
 # Spark would pass over a file that is a week older than the newest one it has seen, without a word.
-_FOREVER = "36500d"
+FOREVER = "36500d"
 BYTES_PER_ROW = 256
 """Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one."""
 
@@ -107,7 +107,7 @@ class FileSource(Source):
             spark.readStream.option("maxBytesPerTrigger", limit)
             .option("recursiveFileLookup", "true")
             .option("latestFirst", "false")
-            .option("maxFileAge", _FOREVER)
+            .option("maxFileAge", FOREVER)
         )
         if self.format == "parquet":
             rows = reader.schema(self.value).parquet(self.path)

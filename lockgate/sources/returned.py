@@ -7,10 +7,13 @@ gave; it takes the same way as the first time, from the parser on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, POSITION, POSITION_DDL, Reading
 from lockgate.dataflow.schema import Schema
+from lockgate.sources.files import FOREVER
 from lockgate.sources.parsing import parse_values
 from lockgate.sources.rejects import Guard
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
 FOLDER = "returns"
 """Where the files lie, below the checkpoint."""
 
-_FOREVER = "36500d"
+
+def as_line(position: Mapping[str, Any], original: Mapping[str, Any], *, attempts: int) -> bytes:
+    """An event that was tried so often, as it is read here: whole, also where only a part of it failed."""
+    whole = {**position, "child": []}
+    return json.dumps({POSITION: whole, ORIGINAL: {**original, "attempts": attempts}}).encode() + b"\n"
 
 
 def read_returned(spark: SparkSession, checkpoint: str, source: str) -> DataFrame:
@@ -32,7 +39,7 @@ def read_returned(spark: SparkSession, checkpoint: str, source: str) -> DataFram
     lines = (
         spark.readStream.schema(f"{POSITION} {POSITION_DDL}, {ORIGINAL} {ORIGINAL_DDL}")
         .option("latestFirst", "false")
-        .option("maxFileAge", _FOREVER)
+        .option("maxFileAge", FOREVER)
         .option("mode", "FAILFAST")
         .json(place)
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -57,20 +58,21 @@ def test_the_command_that_is_told_means_the_same(settings: Settings) -> None:
     assert read_settings(make_parser().parse_args(["bench"])) == Settings()
 
 
-@pytest.mark.system
-def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_path: Path) -> None:
-    settings = ("--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--codec", "lz4")
+def measure(place: Path, *settings: str) -> Any:
+    """What a measurement tells as JSON, once it is done and holds."""
     done = subprocess.run(
-        command(*settings, "--servers", kafka, "--json"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+        command(*settings, "--json"), cwd=place, env=environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["holds"]
+    return facts
+
+
+@pytest.mark.system
+def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_path: Path) -> None:
+    settings = ("--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--codec", "lz4")
+    facts = measure(tmp_path, *settings, "--servers", kafka)
     assert facts["command"].startswith("lockgate bench --events 20000 ")
     assert facts["machine"]["cores"] >= 1
 
@@ -101,12 +103,7 @@ def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_p
 @pytest.mark.system
 def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(tmp_path: Path) -> None:
     settings = ("--part", "table", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
-    done = subprocess.run(
-        command(*settings, "--json"), cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["holds"]
+    facts = measure(tmp_path, *settings)
     assert facts["machine"]["postgres"]
     assert facts["machine"]["kafka"] is facts["throughput"] is None
     timings = facts["table"]["timings"]
@@ -125,17 +122,7 @@ def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipe
     kafka: str, tmp_path: Path
 ) -> None:
     settings = ("--part", "at-most-once", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
-    done = subprocess.run(
-        command(*settings, "--servers", kafka, "--json"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["holds"]
+    facts = measure(tmp_path, *settings, "--servers", kafka)
     assert facts["throughput"] is None
     speed = facts["at_most_once"]
     expected = Payments(Settings(events=20_000)).expected_count(Settings(events=20_000))
@@ -158,17 +145,7 @@ def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipe
 @pytest.mark.prove
 def test_a_small_measurement_of_acks_delivers_every_event_on_both_sides(kafka: str, tmp_path: Path) -> None:
     settings = ("--part", "acks", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
-    done = subprocess.run(
-        command(*settings, "--servers", kafka, "--json"),
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["holds"]
+    facts = measure(tmp_path, *settings, "--servers", kafka)
     speed = facts["acks"]
     assert [one["delivered_count"] for one in speed["timings"]] == [20_000] * 4
     assert [(one["side"], one["repeat"]) for one in speed["timings"]] == [

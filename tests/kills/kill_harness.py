@@ -776,3 +776,10 @@ def _wake(stopped: set[int]) -> None:
     for pid in stopped:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def require(result: Result, kills: int) -> None:
+    """It holds, the job never gave up by itself, and so many processes were hit."""
+    assert result.verdict.holds, f"{result.verdict}; seed {result.seed}"
+    assert not result.gave_up, result.gave_up
+    assert result.kills_total == kills

@@ -9,19 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kill_harness import Marked, Random, Result, Trial
+from kill_harness import Marked, Random, Result, Trial, require
 from kill_workloads import LETTERS, WORKLOADS
 
 from lockgate.services.spark import SparkCluster
 
 SEED = int(os.environ.get("LOCKGATE_KILL_SEED", "7"))
 DRIVER = ["BEFORE_END", "AFTER_END", "BEFORE_SPARK_COMMIT"]
-
-
-def require(result: Result, kills: int) -> None:
-    assert result.verdict.holds, f"{result.verdict}; seed {result.seed}"
-    assert not result.gave_up, result.gave_up
-    assert result.kills_total == kills
 
 
 @pytest.mark.system

@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from kill_harness import ROWS_PER_EPOCH, Marked, Random, Result, Trial, Trouble, scan
+from kill_harness import ROWS_PER_EPOCH, Marked, Random, Result, Trial, Trouble, require, scan
 from kill_workloads import PARTITIONS, WORKLOADS
 
 from lockgate.kafka.topics import create_topics
@@ -26,12 +26,6 @@ SEED = int(os.environ.get("LOCKGATE_KILL_SEED", "7"))
 TASK = ["STATE_UPDATE", "EMIT"]
 DRIVER = ["BEFORE_END", "AFTER_END", "BEFORE_SPARK_COMMIT"]
 ALONE = ["counts", "timers", "alarms", "late"]
-
-
-def require(result: Result, kills: int) -> None:
-    assert result.verdict.holds, f"{result.verdict}; seed {result.seed}"
-    assert not result.gave_up, result.gave_up
-    assert result.kills_total == kills
 
 
 @pytest.mark.system

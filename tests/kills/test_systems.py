@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kill_harness import Marked, Result
+from kill_harness import Marked, Result, require
 from kill_systems import SystemsTrial
 
 from lockgate.services.stack import Stack
@@ -20,12 +20,6 @@ def dsn(stack: Stack) -> str:
     dsn = stack.status().postgres.dsn
     assert dsn is not None
     return dsn
-
-
-def require(result: Result, kills: int) -> None:
-    assert result.verdict.holds, f"{result.verdict}; seed {result.seed}"
-    assert not result.gave_up, result.gave_up
-    assert result.kills_total == kills
 
 
 @pytest.mark.system
