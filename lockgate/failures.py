@@ -21,6 +21,9 @@ _ERROR_MARK = "lockgate-error:"
 _ERROR_TOKEN = re.compile(re.escape(_ERROR_MARK) + r"([A-Za-z0-9+/=]+)")
 _EXCERPT = 200
 
+TRIED = "lockgate.tried"
+"""The local property of Spark's by which tasks know that their epoch has failed before."""
+
 
 @dataclass(frozen=True)
 class RowFailure:

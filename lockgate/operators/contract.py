@@ -16,7 +16,7 @@ it is stored for months and read by later versions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -73,12 +73,18 @@ class Outcome(NamedTuple):
 
 
 class StepFailed(Exception):
-    """What the author's own code raised, and on which row if it was one."""
+    """What the author's own code raised, and on which row if it was one; final where it must not be tried again."""
 
-    def __init__(self, reason: str, number: int | None = None) -> None:
+    def __init__(self, reason: str, number: int | None = None, *, is_final: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.number = number
+        self.is_final = is_final
+
+
+Watch = Callable[[Key, int | None], None]
+"""Is told what the author's code gets next: a key, and the number of a row where it is that row alone. It may raise
+StepFailed, and the code does not get it."""
 
 
 class Operator(ABC):
@@ -91,6 +97,10 @@ class Operator(ABC):
     """What it gives; the first is the result proper."""
 
     time: Time = Time.NONE
+
+    watch: Watch | None = None
+    """Set where somebody wants to know what the code has in hand; told of rows by operators that give it single ones,
+    and of keys by whoever calls `step`."""
 
     @abstractmethod
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:

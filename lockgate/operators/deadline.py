@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -25,9 +26,14 @@ def deadline(seconds: float | None) -> contextlib.AbstractContextManager[None]:
 
 
 class _Limit:
-    """A limit for one row. The handler stays in place: to set it takes several times as long as all the rest."""
+    """A limit for one row.
 
-    is_heard = False
+    To set the timer for each row would take longer than most rows do. It is left running, and rings at the earliest
+    when the row that it was set for would be too late; by then another row may be in hand, and it is set for that one.
+    """
+
+    over_at: float | None = None  # when the time of the row in hand is over
+    rings_at: float | None = None  # when the timer rings next
 
     __slots__ = ("_seconds",)
 
@@ -35,16 +41,31 @@ class _Limit:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        if not _Limit.is_heard:
+        over_at = time.monotonic() + self._seconds
+        _Limit.over_at = over_at
+        if _Limit.rings_at is None or _Limit.rings_at > over_at:
             signal.signal(signal.SIGALRM, _ring)
-            _Limit.is_heard = True
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+            _set_timer(over_at)
 
     def __exit__(self, *error: Any) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _Limit.over_at = None
+
+
+def _set_timer(at: float) -> None:
+    _Limit.rings_at = at
+    # A timer of 0 seconds would never ring.
+    signal.setitimer(signal.ITIMER_REAL, max(at - time.monotonic(), 1e-6))
 
 
 def _ring(number: int, frame: FrameType | None) -> None:
+    _Limit.rings_at = None
+    over_at = _Limit.over_at
+    if over_at is None:
+        return  # nothing is in hand; who comes next sets it
+    if time.monotonic() < over_at:
+        _set_timer(over_at)
+        return
+    _Limit.over_at = None
     raise TimedOut
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from lockgate.operators.contract import Clock, Operator
-from lockgate.operators.page import Found, Groups
+from collections.abc import Sequence
+from typing import Any
+
+from lockgate.operators.contract import Clock, Key, Operator, Outcome, Values, Watch
+from lockgate.operators.page import Found, Groups, Step
 from lockgate.operators.pages import Pages
 from lockgate.operators.tolerance import PutAside, tolerant
 
@@ -14,7 +17,16 @@ def run_epoch(
     """Take the rows of an epoch and the time; what came out. Rows that it fails on are put aside, or stop it."""
     # A watermark never goes back: a bucket that has acted on one keeps to it.
     clock = Clock(before=pages.clock, now=max(watermark, pages.clock), wall=wall)
-    step = operator.step if put_aside is None else tolerant(operator.step, put_aside)
+    step = operator.step if operator.watch is None else _watched(operator.step, operator.watch)
+    step = step if put_aside is None else tolerant(step, put_aside)
     found = pages.run(groups, step, clock)
     pages.flush(clock.now)
     return found
+
+
+def _watched(step: Step, watch: Watch) -> Step:
+    def take(key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
+        watch(key, None)
+        return step(key, state, rows, clock)
+
+    return take

@@ -224,6 +224,7 @@ class _Run:
     """A stateful function at work: bound to its states, and to one key after the other."""
 
     def __init__(self, operator: ProcessOperator) -> None:
+        self._operator = operator
         declared = states_of(operator.function)
         self._scope = Scope(len(declared))
         self._nothing = [None] * len(declared)
@@ -290,10 +291,13 @@ class _Run:
 
     def _take(self, rows: Sequence[Values], clock: Clock, found: list[tuple[int, Values]]) -> None:
         process, context, make_row, width, as_rows, as_values = self._tools
+        watch = self._operator.watch
         number = None
         try:
             for values in rows:
                 number = values[0]
+                if watch is not None:
+                    watch(context._key, number)
                 if self._has_time:
                     # The watermark is 0 while nobody knows the time, and nothing is late then.
                     at = values[width]
@@ -303,7 +307,7 @@ class _Run:
                     for one in as_rows(made):
                         found.append((0, as_values(one)))
         except StepFailed as failed:
-            raise StepFailed(failed.reason, number) from failed
+            raise StepFailed(failed.reason, number, is_final=failed.is_final) from failed
         except Exception as error:
             raise StepFailed(_told(error), number) from error
         context.is_late = False
@@ -311,6 +315,8 @@ class _Run:
     def _fire(self, clock: Clock, found: list[tuple[int, Values]]) -> None:
         """Call the timers that are due, until none is."""
         context = self._context
+        if self._operator.watch is not None:
+            self._operator.watch(context._key, None)  # no row is in hand any more
         event, wall = context._event_timers, context._wall_timers
         if not self._fires and (len(event) or len(wall)):
             name = type(self._function).__name__

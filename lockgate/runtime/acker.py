@@ -55,8 +55,8 @@ class Acker:
             return released
 
     def may_retry(self, rejection: Rejection) -> bool:
-        """Has an event an attempt left? One that nobody can give once more has none."""
-        if rejection.position is None or rejection.original is None:
+        """Has an event an attempt left? One that nobody can give once more has none, nor one that kills workers."""
+        if rejection.is_final or rejection.position is None or rejection.original is None:
             return False
         return rejection.attempts < self._acks.max_attempts
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from lockgate.failures import TRIED
 from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
@@ -68,6 +69,8 @@ class EpochWriter:
             with self.busy:
                 self._newest = epoch
                 self.tries.begin(epoch)
+                # Tasks of an epoch that failed before say what they have in hand, in case that it is what they die of.
+                self.spark.sparkContext.setLocalProperty(TRIED, "1" if self.tries.of(epoch)[0] > 1 else "")
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)

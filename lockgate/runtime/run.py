@@ -52,6 +52,7 @@ from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.mqtt import MqttSource
 from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
+from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, is_local, open_session
 
@@ -90,6 +91,7 @@ class Run:
     _has_end: bool  # does it end when all is processed?
     _ends_in_silence: bool  # has it to be stopped when it is caught up, because its epochs go on without events?
     _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
+    _crashes: CrashDesk
     _restarts: int = 0
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
@@ -244,6 +246,7 @@ class Run:
         self._writer.commits.close()
         if self._writer.tables is not None:
             self._writer.tables.close()
+        self._crashes.close()
         for output in self._writer.outputs:
             output.sink.close()
         if self._forgetting is not None:
@@ -309,14 +312,17 @@ def run(
     kept = {} if past is None or new_life else kept_states(spark, past, planned)
     initial = InitialStates(past, spark, is_new_life=new_life)
     tables = Tables(planned.logical.nodes, spark)
+    crashes = CrashDesk(job.name, spark.sparkContext)
     with ExitStack() as opened:
         opened.callback(tables.close)
+        opened.callback(crashes.close)
         compile_from = partial(
             compile_plan,
             planned,
             spark,
             rows_per_epoch=rows_per_epoch,
             tables=tables.address,
+            crashes=crashes.address,
             initial=initial.find,
             kept=frozenset(kept),
             checkpoint=None if past is None else past.root,
@@ -335,6 +341,7 @@ def run(
     place = str(checkpoint or default_checkpoint(job.name)) if forgetting is None else str(forgetting.begin())
     with ExitStack() as opened:
         opened.callback(tables.close)
+        opened.callback(crashes.close)
         if forgetting is not None:
             opened.callback(forgetting.close)
         for output in compiled.outputs:
@@ -379,6 +386,7 @@ def run(
         _has_end=until_caught_up,
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
         _dropped=lambda: compiled.dropped.value,
+        _crashes=crashes,
     )
     if compiled.pulse is not None and idle is not None and not until_caught_up:
         started._heartbeat = Heartbeat(
@@ -505,8 +513,10 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
                 fix="bring the sources, and dead_letters=, back to what they were; or begin again with everything:"
                 " lockgate run --new-life",
             )
+    in_hand = run._crashes.told()
     return Failed(
-        f"Job {run.job.name!r} stopped: {first_cause(str(cause[0] if cause else error))}",
+        f"Job {run.job.name!r} stopped: {first_cause(str(cause[0] if cause else error))}"
+        + (f"; Python workers died {in_hand}" if in_hand else ""),
         where=f"checkpoint {run.checkpoint}",
         fix=f"see {run.log_file}; when the cause is mended, run the job again: it goes on where it stopped",
     )

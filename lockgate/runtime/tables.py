@@ -26,6 +26,7 @@ from lockgate.planner.logical import Node
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.snapshots import Snapshot, SnapshotLog
 from lockgate.runtime.tablereading import read_snapshot
+from lockgate.spark.door import hosts_of_driver
 from lockgate.spark.tabledoor import TableDoor
 from lockgate.spark.tables import SNAPSHOTS
 
@@ -80,7 +81,7 @@ class Tables:
         self._seen: dict[str, Snapshot] = {}  # by the last epoch
         self._planned = -1
         self._checkpoint: Checkpoint | None = None
-        self._door = _open_door(self._find, spark) if self._nodes else None
+        self._door = TableDoor(self._find, **hosts_of_driver(spark.sparkContext)) if self._nodes else None
 
     @property
     def address(self) -> Address | None:
@@ -151,12 +152,6 @@ class Tables:
 
 def _reader(step: ReadTable, spark: SparkSession, where: str) -> Callable[[], Snapshot]:
     return lambda: read_snapshot(step, spark, where)
-
-
-def _open_door(find: Callable[[str, str], bytes], spark: SparkSession) -> TableDoor:
-    conf = spark.sparkContext.getConf()
-    host = conf.get("spark.driver.host") or "127.0.0.1"
-    return TableDoor(find, host=host, bind=conf.get("spark.driver.bindAddress") or host)
 
 
 def _system(checkpoint: Checkpoint, spark: SparkSession, where: str) -> System:

@@ -26,7 +26,7 @@ from lockgate.commit.ledger import new_life
 from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
-from lockgate.failures import find_error
+from lockgate.failures import TRIED, find_error
 from lockgate.faultpoints import armed
 from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
@@ -329,6 +329,7 @@ class KafkaEpochs:
         cause, carried = find_cause(error, self._permits.failure or "")
         self._first = self._first or carried
         self._is_look_due = True  # for the next try: a topic may have changed under this one
+        self.spark.sparkContext.setLocalProperty(TRIED, "1")
         return Cause.NOT_ALIKE if isinstance(carried, PartitionShared) else cause
 
     def first_error(self, error: Exception) -> LockgateError | None:

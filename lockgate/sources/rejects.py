@@ -30,6 +30,7 @@ JSON_OPTIONS = {
     "timeZone": "UTC",
 }
 _REASON = "__reason"
+_HEADERS = "array<struct<key: string, value: binary>>"
 _ROW_MAX = 10_000
 
 
@@ -42,6 +43,7 @@ class Rejection:
     position: Mapping[str, Any] | None  # the fields of POSITION
     shown: str  # the row as the step saw it
     original: Mapping[str, Any] | None  # the fields of ORIGINAL, bytes in base64
+    is_final: bool = False  # is another attempt in vain, and not to be made?
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -70,6 +72,7 @@ class Rejection:
                 "position": self.position,
                 "shown": self.shown[:_ROW_MAX],
                 "original": self.original,
+                "is_final": self.is_final,
             }
         )
 
@@ -77,7 +80,14 @@ class Rejection:
 def read_rejection(text: str) -> Rejection:
     """One that has travelled."""
     told = json.loads(text)
-    return Rejection(told["step"], told["reason"], told.get("position"), told.get("shown") or "", told.get("original"))
+    return Rejection(
+        told["step"],
+        told["reason"],
+        told.get("position"),
+        told.get("shown") or "",
+        told.get("original"),
+        bool(told.get("is_final")),
+    )
 
 
 def as_base64(original: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -223,8 +233,9 @@ def original(
         F.struct(
             (nothing if key is None else key).cast("binary").alias("key"),
             value.cast("binary").alias("value"),
-            (nothing if headers is None else headers)
-            .cast("array<struct<key: string, value: binary>>")
+            # None are an empty list: null ones are dear on their way to Python (spark/lists.py).
+            (F.array() if headers is None else F.coalesce(headers, F.array().cast(_HEADERS)))
+            .cast(_HEADERS)
             .alias("headers"),
             (nothing if timestamp is None else timestamp).cast("timestamp").alias("timestamp"),
             F.lit(0).alias("attempts"),

@@ -184,6 +184,7 @@ def compile_plan(
     start: str | None,
     rows_per_epoch: int,
     tables: Address | None = None,
+    crashes: Address | None = None,
     initial: Initial | None = None,
     kept: frozenset[str] = frozenset(),
     checkpoint: str | None = None,
@@ -191,9 +192,10 @@ def compile_plan(
 ) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
 
-    Workers ask for the snapshots of tables at `tables`. What the keys of a step begin with is asked of `initial`.
-    States of the names in `kept` are in the checkpoint; events that come once more lie beside it. Where a run has
-    compiled its plan `before`, and goes on with what comes next, it goes on with the pulse and the counts that it has.
+    Workers ask for the snapshots of tables at `tables`, and tell at `crashes` what they may die with. What the keys of
+    a step begin with is asked of `initial`. States of the names in `kept` are in the checkpoint; events that come once
+    more lie beside it. Where a run has compiled its plan `before`, and goes on with what comes next, it goes on with
+    the pulse and the counts that it has.
     """
     from pyspark.errors import PySparkException
 
@@ -216,7 +218,7 @@ def compile_plan(
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)
                 begin = None if initial is None else initial(node, described)
-                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept, rejects))
+                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept, rejects, crashes))
             elif _is_side_of_operator(node, planned):
                 frames[node.name] = _side(frames[_sides(node.inputs[0])], _side_number(node, planned))
             elif isinstance(node.step, Read):
@@ -229,7 +231,7 @@ def compile_plan(
             elif isinstance(node.step, Letters):
                 frames[node.name] = _no_letters(spark)
             else:
-                frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects)
+                frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects, crashes)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
                 sink = node.step.sink if is_tracked else node.step.sink.untracked()
@@ -422,6 +424,7 @@ def _operated(
     begin: Sequence[Begun] | None,
     kept: frozenset[str],
     rejects: Rejects | None,
+    crashes: Address | None,
 ) -> dict[str, DataFrame]:
     """The frame of all sides of a step that anybody wants, and that of its results."""
     numbers = _wanted_sides(node, planned)
@@ -444,6 +447,7 @@ def _operated(
         dropped=None if _late_number(node) in numbers else dropped,
         initial=None if begin is None else keyed_frame(frame.sparkSession, begin, described.keys, where=node.where),
         rejects=None if rejects is None else rejects.told,
+        crashes=crashes,
     )
     return {_sides(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
 
@@ -646,6 +650,7 @@ def _compile_step(
     beats: DataFrame | None,
     tables: Address | None,
     rejects: Rejects | None,
+    crashes: Address | None,
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -658,7 +663,7 @@ def _compile_step(
     if isinstance(step, Where):
         if isinstance(step.condition, str):
             return frame.where(step.condition)
-        test = RowStep(step.condition, "where", node.name, node.where, (), told, timeout)
+        test = RowStep(step.condition, "where", node.name, node.where, (), told, timeout, crashes)
         return apply_rows(frame, test, "", hidden)
     if isinstance(step, Part):
         return frame.where(step.condition)
@@ -670,7 +675,7 @@ def _compile_step(
     if isinstance(step, Map | FlatMap):
         columns = node.flow.columns.names if node.flow.columns else ()
         kept = [name for name in hidden if name.lower() not in {column.lower() for column in columns}]
-        rows = RowStep(step.function, node.kind, node.name, node.where, columns, told, timeout)
+        rows = RowStep(step.function, node.kind, node.name, node.where, columns, told, timeout, crashes)
         return apply_rows(frame, rows, step.schema, kept)
     if isinstance(step, Transform):
         return _transformed(frame, step, node)

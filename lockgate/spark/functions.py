@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
 from lockgate.operators.deadline import TimedOut, deadline
 from lockgate.sources.rejects import Rejection, as_base64
+from lockgate.spark.crashes import InHand, Watch, watched
+from lockgate.spark.lists import null_columns, with_empty, with_nulls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +37,7 @@ class RowStep:
     columns: tuple[str, ...]  # of the result; empty for "where"
     rejects: Accumulator[list[str]] | None = None  # takes the rows that it fails on; None where they stop the job
     timeout_seconds: float | None = None  # for one row
+    crashes: Address | None = None  # who wants to know what a worker dies with
 
 
 class RowError(Exception):
@@ -41,7 +45,11 @@ class RowError(Exception):
 
 
 class _Unfit(Exception):
-    """Why a row has no result."""
+    """Why a row has no result; another attempt cannot help where it is final."""
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
 
 
 def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str]) -> DataFrame:
@@ -55,12 +63,15 @@ def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str])
     arrow = to_arrow_schema(schema, timezone="UTC")
     names = tuple(frame.columns)
     kept_names = tuple(field.name for field in kept)
+    lists = null_columns(frame)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _apply_batch(batch, step, names, kept_names, arrow)
+            with watched(step.crashes) as watch:
+                made = _apply_batch(with_nulls(batch, lists), step, names, kept_names, arrow, watch)
+            yield made
 
-    return frame.mapInArrow(run, schema)
+    return with_empty(frame, lists).mapInArrow(run, schema)
 
 
 def _fields(ddl: str) -> list[StructField]:
@@ -71,7 +82,12 @@ def _fields(ddl: str) -> list[StructField]:
 
 
 def _apply_batch(
-    batch: pa.RecordBatch, step: RowStep, names: tuple[str, ...], kept: tuple[str, ...], schema: pa.Schema
+    batch: pa.RecordBatch,
+    step: RowStep,
+    names: tuple[str, ...],
+    kept: tuple[str, ...],
+    schema: pa.Schema,
+    watch: Watch | None = None,
 ) -> pa.RecordBatch:
     import pyarrow as pa
     from pyspark.sql import Row
@@ -90,7 +106,7 @@ def _apply_batch(
         keep = []
         for index, row in enumerate(rows):
             try:
-                keep.append(bool(_call(step, row)))
+                keep.append(bool(_call(step, row, watch)))
             except _Unfit as unfit:
                 put_aside(index, unfit)
                 keep.append(False)
@@ -98,7 +114,7 @@ def _apply_batch(
     results: list[_Result] = []
     for index, row in enumerate(rows):
         try:
-            made = _call(step, row)
+            made = _call(step, row, watch)
             fitting = [_as_tuple(one, step) for one in ([made] if step.kind == "map" else made)]
         except _Unfit as unfit:
             put_aside(index, unfit)
@@ -150,7 +166,12 @@ def _as_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _call(step: RowStep, row: Row) -> Any:
+def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
+    if watch is not None:
+        place, shown = _seen(row)
+        reason = watch.take(InHand(step.name, place, shown))
+        if reason is not None:
+            raise _Unfit(reason, is_final=True)
     try:
         with deadline(step.timeout_seconds):
             made = step.function(row)
@@ -214,13 +235,17 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
     return None
 
 
+def _seen(row: Row) -> tuple[dict[str, Any] | None, str]:
+    """The place of a row, and the row as people are shown it."""
+    values = row.asDict()
+    return values.get(POSITION), str({name: value for name, value in values.items() if not name.startswith("_")})
+
+
 def _put_aside(step: RowStep, row: Row, original: Mapping[str, Any] | None, unfit: _Unfit) -> None:
     """Let a row that has no result become a letter; or stop the job."""
-    values = row.asDict()
-    place = values.get(POSITION)
-    shown = str({name: value for name, value in values.items() if not name.startswith("_")})
+    place, shown = _seen(row)
     if step.rejects is not None:
-        rejection = Rejection(step.name, str(unfit), place, shown, as_base64(original))
+        rejection = Rejection(step.name, str(unfit), place, shown, as_base64(original), unfit.is_final)
         step.rejects.add([rejection.text()])
         return
     raise RowError(

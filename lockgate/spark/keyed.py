@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.dataflow.schema import quote
 from lockgate.errors import InvariantBroken, LockgateError, Refused
@@ -40,8 +41,10 @@ from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
 from lockgate.operators.states import states_of
 from lockgate.sources.rejects import Rejection, as_base64
+from lockgate.spark.crashes import InHand, watched
 from lockgate.spark.functions import RowError
 from lockgate.spark.keys import HASH, OutOfReach, as_keys, as_list, hash_of
+from lockgate.spark.lists import null_columns, with_empty, with_nulls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +122,7 @@ def apply_operator(
     dropped: Accumulator[int] | None = None,
     initial: DataFrame | None = None,
     rejects: Accumulator[list[str]] | None = None,
+    crashes: Address | None = None,
 ) -> DataFrame:
     """What the operator gives: the columns of its side; or, where several are asked for, SIDE and a struct for each.
 
@@ -132,6 +136,7 @@ def apply_operator(
         dropped: counts them.
         initial: what keys begin with in the first epoch, as `keys.keyed_frame` makes it; for a function with state.
         rejects: takes the rows that it fails on; None where they stop the job.
+        crashes: who wants to know what a worker dies with.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import IntegerType, StructField, StructType
@@ -152,6 +157,7 @@ def apply_operator(
         declared=declared,
         initial=None if initial is None else to_arrow_schema(initial.schema, timezone="UTC"),
         rejects=rejects,
+        crashes=crashes,
     )
     begun = None if initial is None else _pack(initial, partitions, is_told=False)
     ran = packed.groupBy("bucket").transformWithState(
@@ -231,7 +237,7 @@ def _shape(frame: DataFrame, side: Side, keys: Sequence[str]) -> Any:
 
 def _pack(frame: DataFrame, partitions: int, *, is_told: bool) -> DataFrame:
     """The rows as one binary value for each bucket and batch."""
-    buckets = buckets_of(partitions)
+    buckets, lists = buckets_of(partitions), null_columns(frame)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import numpy as np
@@ -241,9 +247,10 @@ def _pack(frame: DataFrame, partitions: int, *, is_told: bool) -> DataFrame:
             columns = [pa.array([buckets[number] for number in numbers], pa.int32()), pa.array(values, pa.binary())]
             return pa.RecordBatch.from_arrays(columns, names=["bucket", "rows"])
 
-        for batch in batches:
-            if not batch.num_rows:
+        for given in batches:
+            if not given.num_rows:
                 continue
+            batch = with_nulls(given, lists)
             # numpy's remainder of a negative number is not negative.
             numbers = np.mod(batch.column(0).to_numpy(), partitions)
             order = np.argsort(numbers, kind="stable")
@@ -256,7 +263,7 @@ def _pack(frame: DataFrame, partitions: int, *, is_told: bool) -> DataFrame:
             # be called late, and says whose state it holds.
             yield as_batch(range(partitions), [None] * partitions)
 
-    return frame.mapInArrow(pack, "bucket INT, rows BINARY")
+    return with_empty(frame, lists).mapInArrow(pack, "bucket INT, rows BINARY")
 
 
 def buckets_of(partitions: int) -> list[int]:
@@ -302,6 +309,7 @@ class _Run:
     declared: Declared
     initial: Any  # the columns of packed initial states
     rejects: Accumulator[list[str]] | None
+    crashes: Address | None
 
     def begin(self, value: bytes, pages: Pages, wall: int) -> None:
         """Let keys begin with the states that are packed here; before any row, in the first epoch."""
@@ -364,7 +372,8 @@ class _Run:
         table, groups = self._in_groups(table)
         put_aside = None if self.rejects is None else lambda failed: self._put_aside(failed, table)
         try:
-            found = run_epoch(self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside)
+            with self._watching(table):
+                found = run_epoch(self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside)
         except StepFailed as failed:
             raise RowError(self._failure(failed, table).token()) from failed
         if self.dropped is not None:
@@ -396,13 +405,36 @@ class _Run:
         """Let a row that it failed on become a letter."""
         if self.rejects is None or failed.number is None:
             raise InvariantBroken("nobody takes a row that failed", where=self.where, fix="report this")
-        place = [table.column(at)[failed.number].as_py() for at in range(1, 1 + len(_PLACE))]
-        names = [name.removeprefix("__") for name in _PLACE]
-        shown = {_told(table.column_names[at]): str(table.column(at)[failed.number]) for at in self.reads}
+        position, shown = self._seen(failed.number, table)
         original = table.column(ORIGINAL)[failed.number].as_py() if ORIGINAL in table.column_names else None
-        position = dict(zip(names, place, strict=True))
-        rejection = Rejection(self.place.step, failed.reason, position, str(shown), as_base64(original))
+        rejection = Rejection(self.place.step, failed.reason, position, shown, as_base64(original), failed.is_final)
         self.rejects.add([rejection.text()])
+
+    def _seen(self, number: int, table: pa.Table) -> tuple[dict[str, Any], str]:
+        """The place of a row, and the row as people are shown it."""
+        place = [table.column(at)[number].as_py() for at in range(1, 1 + len(_PLACE))]
+        shown = {_told(table.column_names[at]): str(table.column(at)[number]) for at in self.reads}
+        return dict(zip([name.removeprefix("__") for name in _PLACE], place, strict=True)), str(shown)
+
+    @contextlib.contextmanager
+    def _watching(self, table: pa.Table) -> Iterator[None]:
+        """Let the driver know what the code has in hand, where this is not the first try."""
+        with watched(self.crashes) as watch:
+            if watch is None:
+                yield
+                return
+
+            def take(key: Key, number: int | None) -> None:
+                place, shown = (None, f"key {key!r}") if number is None else self._seen(number, table)
+                reason = watch.take(InHand(self.place.step, place, shown))
+                if reason is not None:
+                    raise StepFailed(reason if number is not None else f"{shown}: {reason}", number, is_final=True)
+
+            self.operator.watch = take
+            try:
+                yield
+            finally:
+                self.operator.watch = None
 
     def _in_order(self, values: Sequence[bytes]) -> pa.Table:
         """The rows by the hash of their key, then by source position.

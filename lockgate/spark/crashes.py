@@ -1,0 +1,182 @@
+"""Which event a Python worker had in hand when it died.
+
+The author's code can end its worker: a crash in C, `os._exit`, memory that the machine takes back. Python gets no word
+out then, and Spark says that a worker died, not with what. So a task that is tried again, and every task of an epoch
+that is, tells the driver what the code gets next, before it gets it. The last word of a connection that breaks off is
+what the worker died with.
+
+Once may be chance, as when somebody kills processes. What workers died with twice is not given to the code any more: it
+fails like anything that the code raises on, and becomes a letter or the end of the job. First tries tell nothing.
+
+    task     {task}                 ->  {guilty: what must not be tried any more}
+             {step, place, shown, identity}   in hand from now on
+             nothing                    nothing in hand
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from multiprocessing.connection import Client, Connection
+from typing import TYPE_CHECKING, Any
+
+from lockgate.commit.permits import Address
+from lockgate.failures import TRIED
+from lockgate.spark.door import GONE, Door, hosts_of_driver
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+log = logging.getLogger(__name__)
+
+_DEATHS_MIN = 2
+_SHOWN_MAX = 200
+_WORD_BYTES_MAX = 1 << 20
+_ANSWER_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class InHand:
+    """What the author's code is given: a row of a source's event, or all of a key."""
+
+    step: str
+    place: Mapping[str, Any] | None  # the fields of POSITION; None where it is of no single event
+    shown: str
+
+    @property
+    def identity(self) -> str:
+        """What tells it apart, in every try alike."""
+        place = self.place
+        if place is None or place["at"] < 0:  # of files the row's own place is known only where somebody needs it
+            content = sha256(self.shown.encode(errors="replace")).hexdigest()
+            return json.dumps([self.step, None if place is None else place["part"], content])
+        return json.dumps([self.step, place["source"], place["part"], place["at"], list(place.get("child") or ())])
+
+    def __str__(self) -> str:
+        place = self.place
+        if place is None:
+            return f"step {self.step!r}, {self.shown}"
+        at = f", offset {place['at']}" if place["at"] >= 0 else ""
+        return f"step {self.step!r}, the row from {place['source']}, {place['part']}{at}: {self.shown}"
+
+
+class CrashDesk:
+    """The driver's side: what workers died with; lives as long as the run."""
+
+    def __init__(self, job: str, context: SparkContext) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self._deaths: Counter[str] = Counter()
+        self._seen: dict[str, InHand] = {}
+        self._tasks: set[int] = set()  # those that count already
+        self._door = Door(self._serve, name="lockgate-crashes", **hosts_of_driver(context))
+
+    @property
+    def address(self) -> Address:
+        """Where workers tell."""
+        return self._door.address
+
+    def told(self) -> str | None:
+        """What workers have died with, for people; None where nobody knows."""
+        with self._lock:
+            counted = [(self._seen[identity], times) for identity, times in self._deaths.most_common(3)]
+        return "; ".join(f"{times}x with {in_hand}" for in_hand, times in counted) or None
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._door.close()
+
+    def _serve(self, connection: Connection[Any, Any]) -> None:
+        task = int(json.loads(connection.recv_bytes(_WORD_BYTES_MAX))["task"])
+        with self._lock:
+            guilty = [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
+        connection.send_bytes(json.dumps({"guilty": guilty}).encode())
+        last = b""
+        with suppress(OSError, EOFError):
+            while True:
+                last = connection.recv_bytes(_WORD_BYTES_MAX)
+        if last:
+            word = json.loads(last)
+            self._count(task, str(word["identity"]), InHand(str(word["step"]), word["place"], str(word["shown"])))
+
+    def _count(self, task: int, identity: str, in_hand: InHand) -> None:
+        with self._lock:
+            # Spark ends the other workers of a task when one has died: the first counts.
+            if task in self._tasks:
+                return
+            self._tasks.add(task)
+            self._seen[identity] = in_hand
+            self._deaths[identity] += 1
+            times = self._deaths[identity]
+        log.warning("job %s: a Python worker died (%dx) with this in hand: %s", self._job, times, in_hand)
+
+
+class Watch:
+    """A task's side: says what the code gets next."""
+
+    def __init__(self, task: int, address: Address) -> None:
+        self.task = task
+        self._connection = Client((address.host, address.port), authkey=address.secret)
+        self._connection.send_bytes(json.dumps({"task": task}).encode())
+        if not self._connection.poll(_ANSWER_SECONDS):
+            raise EOFError("no answer")
+        self._guilty = frozenset(json.loads(self._connection.recv_bytes())["guilty"])
+
+    def take(self, in_hand: InHand) -> str | None:
+        """Say what is next; or the reason why it must not be tried."""
+        identity = in_hand.identity
+        if identity in self._guilty:
+            return "its Python worker died with it in hand, again and again: it crashed, was killed or ended itself"
+        word = {**asdict(in_hand), "shown": in_hand.shown[:_SHOWN_MAX], "identity": identity}
+        with suppress(*GONE):  # who cannot be told is no reason to stop
+            self._connection.send_bytes(json.dumps(word).encode())
+        return None
+
+    def leave(self) -> None:
+        """Nothing is in hand."""
+        with suppress(*GONE):
+            self._connection.send_bytes(b"")
+
+    def close(self) -> None:
+        """The task is over."""
+        self._connection.close()
+
+
+_watch: Watch | None = None  # of the task that this process is at; it has one after the other
+
+
+@contextmanager
+def watched(address: Address | None) -> Iterator[Watch | None]:
+    """The watch of this task while it is at the author's code; None in a first try."""
+    watch = None if address is None else _find(address)
+    if watch is None:
+        yield None
+        return
+    try:
+        yield watch
+    finally:
+        watch.leave()
+
+
+def _find(address: Address) -> Watch | None:
+    from pyspark import TaskContext
+
+    global _watch
+    task = TaskContext.get()
+    if task is None or (not task.attemptNumber() and not task.getLocalProperty(TRIED)):
+        return None
+    if _watch is None or _watch.task != task.taskAttemptId():
+        if _watch is not None:
+            _watch.close()
+            _watch = None
+        try:
+            _watch = Watch(task.taskAttemptId(), address)
+        except GONE as error:
+            log.warning("the driver does not answer, so nobody learns what this task dies with: %s", error)
+    return _watch

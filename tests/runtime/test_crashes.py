@@ -1,0 +1,178 @@
+"""An event that kills its Python worker is found, named, and put aside; the job does not die of it again and again."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from lockgate import (
+    FileSource,
+    Guarantee,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    MemorySink,
+    StatefulFunction,
+    Stream,
+    acks,
+    aggregates,
+    run,
+    stream,
+    value,
+)
+from lockgate.errors import Failed, FunctionFailed
+from lockgate.kafka.topics import create_topics
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+VALUE = "k STRING, v INT"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    lines = [f'{{"k":"{"ab"[number % 2]}","v":{number}}}' for number in range(40)]
+    (tmp_path / "in" / "events.json").write_text("\n".join(lines))
+    return tmp_path
+
+
+def events(place: Path) -> Stream:
+    return stream("in", FileSource(path=str(place / "in"), value=VALUE))
+
+
+def run_job(place: Path, job: Job) -> None:
+    run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log", until_caught_up=True)
+
+
+def die_at(number: int) -> Any:
+    """A function that ends its process, as a crash in C would: without a word."""
+
+    def double(row: Any) -> dict[str, Any]:
+        if row.v == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"k": row.k, "twice": 2 * row.v}
+
+    return double
+
+
+def job_of(ends: Stream, sink: MemorySink, **more: Any) -> Job:
+    return Job("crashes", ends.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE, **more)
+
+
+@pytest.mark.parametrize("tracking", [None, acks(max_attempts=3, backoff="1 second")], ids=["letters", "acks"])
+def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place: Path, tracking: Any) -> None:
+    sink, letters = MemorySink(), MemorySink()
+    doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
+    run_job(place, job_of(doubled, sink, dead_letters=letters, tracking=tracking))
+    assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40) if number != 23]
+    (letter,) = letters.rows
+    assert (letter.step, letter.attempts, bytes(letter.value)) == ("map", 1, b'{"k":"b","v":23}')
+    assert "its Python worker died with it in hand" in letter.reason
+
+
+def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
+    doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
+    with pytest.raises(FunctionFailed) as caught:
+        run_job(place, job_of(doubled, MemorySink()))
+    assert "'v': 23" in caught.value.what
+    assert "its Python worker died with it in hand" in caught.value.what
+    assert Path(__file__).name in caught.value.where
+
+
+def test_a_worker_that_was_killed_once_by_somebody_else_costs_no_event(place: Path) -> None:
+    been_here = place / "been-here"
+
+    def double(row: Any) -> dict[str, Any]:
+        if row.v == 23 and not been_here.exists():
+            been_here.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"twice": 2 * row.v}
+
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+    assert been_here.exists()
+    assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40)]
+    assert letters.rows == []
+
+
+def test_workers_that_die_with_something_else_each_time_end_the_job_and_nobody_is_blamed(place: Path) -> None:
+    deaths = place / "deaths"
+    deaths.mkdir()
+
+    def double(row: Any) -> dict[str, Any]:
+        if row.v == 5 * len(list(deaths.iterdir())):
+            (deaths / str(row.v)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"twice": 2 * row.v}
+
+    sink, letters = MemorySink(), MemorySink()
+    with pytest.raises(Failed) as caught:
+        run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+    assert "Python workers died 1x with step 'map', the row from in" in caught.value.what
+    assert sink.rows == letters.rows == []
+
+
+class Sums(StatefulFunction):
+    """The sum so far of each key, which dies of one event."""
+
+    schema = "k STRING, v INT, total INT"
+    total = value("INT")
+
+    def process(self, row: Any, context: Any) -> Iterator[dict[str, Any]]:
+        if row.v == 23:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.total.set((self.total.get() or 0) + row.v)
+        yield {"k": row.k, "v": row.v, "total": self.total.get()}
+
+
+def test_state_is_as_if_the_event_had_not_come(place: Path) -> None:
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).key_by("k").process(Sums()), sink, dead_letters=letters))
+    totals = {key: max(row.total for row in sink.rows if row.k == key) for key in "ab"}
+    assert totals == {"a": sum(range(0, 40, 2)), "b": sum(range(1, 40, 2)) - 23}
+    (letter,) = letters.rows
+    assert (letter.step, bytes(letter.value)) == ("process", b'{"k":"b","v":23}')
+
+
+def fatal(one: Any, other: Any) -> Any:
+    if other == 23:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return one + other
+
+
+def test_code_that_sees_all_of_a_key_is_named_with_the_key(place: Path) -> None:
+    rolled = events(place).key_by("k").rolling(total=aggregates.combine("v", fatal, "INT"))
+    with pytest.raises(FunctionFailed) as caught:
+        run_job(place, job_of(rolled, MemorySink(), dead_letters=MemorySink()))
+    assert "key ('b',): its Python worker died with it in hand" in caught.value.what
+
+
+def test_exactly_once_the_event_is_named_though_tries_are_repeated_by_their_coordinator(
+    kafka: str, tmp_path: Path
+) -> None:
+    names = [f"{kind}-{uuid4().hex[:8]}" for kind in ("in", "out")]
+    create_topics(kafka, names, partitions=1, where="the test")
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    for number in range(40):
+        producer.send(names[0], f'{{"k":"a","v":{number}}}'.encode())
+    producer.close()
+    source = KafkaSource(topic=names[0], servers=kafka, value=VALUE)
+    doubled = stream("in", source).map(die_at(23), schema="k STRING, twice INT")
+    out = doubled.to("out", KafkaSink(topic=names[1], servers=kafka))
+    with pytest.raises(FunctionFailed) as caught:
+        run_job(tmp_path, Job(f"crashes-{names[1]}", out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
+    assert "'v': 23" in caught.value.what
+    consumer = KafkaConsumer(
+        names[1],
+        bootstrap_servers=kafka,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=2000,
+    )
+    assert list(consumer) == []
+    consumer.close()
