@@ -30,6 +30,7 @@ Place = tuple[str, int]
 _LOOK_SECONDS = 0.02
 _ROWS_PATIENCE_SECONDS = 30.0  # a job may give no rows for a long time; then it is killed without
 _QUIET_SECONDS = 10.0
+_FIRST_EPOCH_SECONDS = 60.0  # the first epoch of a start loads classes, and nothing is heard before its end
 _PATIENCE_SECONDS = 300.0
 
 
@@ -175,9 +176,11 @@ class Trial:
             return self.driver.events_committed >= total
         # Nothing tells how far it is: its lag is 0, or it has begun behind the last event, and it has nothing to say.
         last = self.driver.lines[-1] if self.driver.lines else None
-        is_behind = last is not None and last.start == self.driver.starts and bool(last.lag)
+        has_spoken = last is not None and last.start == self.driver.starts
+        if last is not None and has_spoken and last.lag:
+            return False
         heard = max(all_sent_at, last.heard if last else 0.0)
-        return not is_behind and time.monotonic() - heard > _QUIET_SECONDS
+        return time.monotonic() - heard > (_QUIET_SECONDS if has_spoken else _FIRST_EPOCH_SECONDS)
 
     def _kill(self, sent: int) -> None:
         self.driver.kill()

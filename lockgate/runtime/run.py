@@ -205,21 +205,25 @@ class Run:
         return False
 
     def _has_begun_anew(self, forgetting: Forgetting) -> bool:
-        error = self._query.exception()
-        if error is None or self._is_stopping.is_set():
-            return False
-        self._look()  # at its last epochs
-        if not forgetting.goes_on(self._watcher.events_total):
-            return False
-        told = _translate(error, self._writer.first_error, self).what.removeprefix(f"Job {self.job.name!r} stopped: ")
-        message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
-        log.warning(message, self.job.name, told)
-        if self._is_stopping.wait(forgetting.pause_seconds):
-            return False
-        self.checkpoint = str(forgetting.begin())
-        self._watcher.begin_anew()
-        self._query = self._start()
-        return True
+        error: Exception | None = self._query.exception()
+        if error is not None:
+            self._look()  # at its last epochs
+        while error is not None and not self._is_stopping.is_set():
+            if not forgetting.goes_on(self._watcher.events_total):
+                return False
+            told = _translate(error, self._writer.first_error, self).what
+            message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
+            log.warning(message, self.job.name, told.removeprefix(f"Job {self.job.name!r} stopped: "))
+            if self._is_stopping.wait(forgetting.pause_seconds):
+                return False
+            try:
+                self.checkpoint = str(forgetting.begin())
+                self._watcher.begin_anew()
+                self._query = self._start()
+                return True
+            except Exception as failed:  # noqa: BLE001 - one more failure in a row, and told if it is the last
+                error, self._writer.first_error = failed, [failed]
+        return False
 
     def stop(self) -> None:
         """End the run; the epoch in hand is given up and repeated by the next run."""

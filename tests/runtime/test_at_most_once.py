@@ -34,12 +34,13 @@ from lockgate import (
     KafkaSink,
     KafkaSource,
     MemorySource,
+    Run,
     SensorSource,
     SocketSource,
     stream,
 )
 from lockgate.dataflow.endpoints import Sink, SinkAbility, Source
-from lockgate.errors import FunctionFailed, Refused
+from lockgate.errors import Failed, FunctionFailed, Refused
 from lockgate.guarantees import Delivery
 from lockgate.kafka.topics import create_topics
 from lockgate.planner.plan import plan
@@ -84,6 +85,10 @@ JOB = """
 
 
 # -- what is decided ---------------------------------------------------------------------------------------------------
+
+
+NO_SPARK = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda name, text: None))
+"""What takes the words for tasks that there are none of here."""
 
 
 def planned(source: Source) -> Any:
@@ -167,7 +172,7 @@ class EpochsSeen(Sink):
 def test_a_sink_never_meets_the_number_of_an_epoch_again() -> None:
     sink = EpochsSeen()
     output = CompiledOutput(name="out", where="here", sink=sink, tag=None, is_exact=False)
-    writer = EpochWriter(spark=cast("Any", None), outputs=(output,))
+    writer = EpochWriter(spark=cast("Any", NO_SPARK), outputs=(output,))
     for epochs in ((0, 1, 2), (0,), (), (0, 1)):
         for epoch in epochs:
             writer.write(cast("Any", None), epoch)
@@ -187,6 +192,62 @@ def test_reports_of_a_fresh_checkpoint_are_not_missed() -> None:
     assert watcher.has_missed(report(1, 7))
     assert [watcher.take(report(epoch, 6 + epoch)) for epoch in (0, 1)][-1]
     assert watcher.events_total == 70
+
+
+def run_that_failed(start: Callable[[], Any]) -> Run:
+    """A run whose query has just failed, after a hundred events."""
+    here = planned(KafkaSource(topic="in", servers="localhost:9092", value="id INT"))
+    failed = SimpleNamespace(exception=lambda: RuntimeError("the first"), lastProgress=None, isActive=False)
+    return Run(
+        job=here.job,
+        plan=here,
+        checkpoint="somewhere",
+        log_file=Path("spark.log"),
+        _query=cast("Any", failed),
+        _writer=EpochWriter(spark=cast("Any", NO_SPARK), outputs=()),
+        _start=start,
+        _forgetting=Forgetting(can_go_on=True),
+        _has_end=False,
+        _ends_in_silence=False,
+        _dropped=lambda: 0,
+        _crashes=cast("Any", SimpleNamespace(told=lambda: None, close=lambda: None)),
+        _watcher=Watcher(events_total=100),
+    )
+
+
+def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Forgetting, "pause_seconds", 0.0)
+    begun = SimpleNamespace(exception=lambda: None, lastProgress=None, isActive=True)
+    answers = iter([OSError("no disk"), OSError("no disk"), begun])
+
+    def start() -> Any:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    run = run_that_failed(start)
+    assert not run.wait(timeout=0.1)
+    assert run.is_running
+    assert next(answers, None) is None
+    run._forgetting.close()  # type: ignore[union-attr]
+
+
+def test_new_beginnings_that_all_fail_end_the_run_with_the_last_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Forgetting, "pause_seconds", 0.0)
+    tries: list[int] = []
+
+    def start() -> Any:
+        tries.append(1)
+        raise OSError(f"no disk, {len(tries)}")
+
+    run = run_that_failed(start)
+    with pytest.raises(Failed, match=f"no disk, {RESTARTS}"):
+        run.wait(timeout=60)
+    assert len(tries) == RESTARTS
+    assert run._forgetting is not None
+    assert run._forgetting.place is not None
+    assert not run._forgetting.place.exists()
 
 
 @pytest.mark.parametrize(
