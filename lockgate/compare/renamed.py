@@ -6,15 +6,13 @@ and servers of its endpoints. Steps, functions and schemas are the author's own.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
+from lockgate.dataflow.rebuilding import all_steps, rebuild
 from lockgate.dataflow.steps import Read, Step, Write
-from lockgate.dataflow.stream import Output
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee, Mode
@@ -50,7 +48,7 @@ def find_endpoints(job: Job) -> Endpoints:
         )
     sources: dict[str, KafkaSource] = {}
     outputs: list[str] = []
-    for step in _steps(job):
+    for step in all_steps(job):
         if isinstance(step, Read) and isinstance(step.source, KafkaSource):
             sources[step.source.topic] = step.source
         elif isinstance(step, Read | ReadTable):
@@ -65,52 +63,28 @@ def find_endpoints(job: Job) -> Endpoints:
 
 def disguise(job: Job, as_what: Disguise) -> Job:
     """The job as it runs in a comparison."""
-    made: dict[int, Step] = {}
 
-    def remade(step: Step) -> Step:
-        # By identity: a step that two branches share stays one step, with one state.
-        if id(step) not in made:
-            inputs = tuple(remade(before) for before in step.inputs)
-            if isinstance(step, Read) and isinstance(step.source, KafkaSource):
-                topic = as_what.topics[step.source.topic]
-                source = replace(step.source, topic=topic, servers=as_what.servers, client={})
-                made[id(step)] = replace(step, inputs=inputs, source=source)
-            elif isinstance(step, Write):
-                made[id(step)] = replace(step, inputs=inputs, sink=_moved(step.sink, as_what), guarantee=None)
-            else:
-                made[id(step)] = replace(step, inputs=inputs)
-        return made[id(step)]
+    def exchange(step: Step) -> Step:
+        if isinstance(step, Read) and isinstance(step.source, KafkaSource):
+            topic = as_what.topics[step.source.topic]
+            return replace(step, source=replace(step.source, topic=topic, servers=as_what.servers, client={}))
+        if isinstance(step, Write):
+            return replace(step, sink=_moved(step.sink, as_what), guarantee=None)
+        return step
 
-    outputs = []
-    for output in job.outputs:
-        step = remade(output.step)
-        assert isinstance(step, Write)
-        outputs.append(Output(step=step))
-    letters = job.dead_letters
-    return Job(
-        as_what.name,
-        *outputs,
+    return rebuild(
+        job,
+        name=as_what.name,
         guarantee=as_what.guarantee,
-        epoch=job.epoch,
-        mode=job.mode,
-        tracking=job.tracking,
-        dead_letters=None if letters is None else DeadLetters(_moved(letters.sink, as_what), letters.stop_after),
+        exchange=exchange,
+        letters=lambda sink: _moved(sink, as_what),
     )
 
 
 def _moved(sink: Sink, as_what: Disguise) -> Sink:
     assert isinstance(sink, KafkaSink)
     assert sink.topic is not None
-    moved = copy.copy(sink)
-    # How to reach the author's brokers is of no use at ours; how to write (compression, batches) is a part of the job.
-    kept = {
-        name: text
-        for name, text in sink.client.items()
-        if not name.removeprefix("kafka.").startswith(("security.", "sasl.", "ssl."))
-    }
-    for name, value in {"topic": as_what.topics[sink.topic], "servers": as_what.servers, "client": kept}.items():
-        object.__setattr__(moved, name, value)
-    return moved
+    return sink.moved(topic=as_what.topics[sink.topic], servers=as_what.servers)
 
 
 def _topic(job: Job, name: str | None, sink: Sink) -> str:
@@ -128,16 +102,3 @@ def _refusal(job: Job, what: str, fix: str) -> Refused:
         fix=f"{fix}, and compare that job",
     )
 
-
-def _steps(job: Job) -> list[Step]:
-    found: dict[int, Step] = {}
-
-    def walk(step: Step) -> None:
-        if id(step) not in found:
-            found[id(step)] = step
-            for before in step.inputs:
-                walk(before)
-
-    for output in job.outputs:
-        walk(output.step)
-    return list(found.values())

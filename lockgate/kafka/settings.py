@@ -60,6 +60,17 @@ _SSL = (
 )
 _CONNECTING = ("client.id", "security.protocol", *_CLIENT_NUMBERS, *_SASL, *_SSL)
 _WRITING_NUMBERS = ("batch.size", "delivery.timeout.ms", "transaction.timeout.ms")
+# What Java's producer knows of writing; interceptors and reporters are not among them, which may reach other brokers.
+_WRITING = frozenset(
+    (
+        "compression.type",
+        *_WRITING_NUMBERS,
+        *_CLIENT_NUMBERS,
+        *("buffer.memory", "linger.ms", "max.block.ms", "max.in.flight.requests.per.connection", "max.request.size"),
+        *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+        *("retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes"),
+    )
+)
 KNOWN = tuple(sorted(("compression.type", *_CONNECTING, *_WRITING_NUMBERS)))
 _TO_PKCS12 = "keytool -importkeystore -srckeystore my.jks -destkeystore my.p12 -deststoretype PKCS12"
 _CERTIFICATE, _PRIVATE_KEY = "CERTIFICATE", "PRIVATE KEY"
@@ -215,6 +226,11 @@ def read_settings(servers: str, client: Mapping[str, str], *, where: str, is_loo
 def is_java_only(client: Mapping[str, str]) -> bool:
     """Whether only Java's client can connect with these: JKS stores, Kerberos, and whatever else is not translated."""
     return any(_java_only({name.removeprefix("kafka."): str(value).strip() for name, value in client.items()}))
+
+
+def is_about_writing(name: str) -> bool:
+    """Is a setting about how records are written, and not about how brokers are reached or who else is told?"""
+    return name.removeprefix("kafka.") in _WRITING
 
 
 def _given(client: Mapping[str, str], where: str, is_lookup: bool) -> dict[str, str]:

@@ -23,7 +23,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
-from lockgate.kafka.settings import is_java_only
+from lockgate.kafka.settings import is_about_writing, is_java_only
 from lockgate.kafka.topics import create_topics, find_output
 from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
 from lockgate.sources.rejects import TIMESTAMP_FORMAT
@@ -191,6 +191,14 @@ class KafkaSink(Sink):
     def untracked(self) -> KafkaSink:
         sink = copy.copy(self)
         object.__setattr__(sink, "is_tracked", False)
+        return sink
+
+    def moved(self, *, topic: str, servers: str) -> KafkaSink:
+        """The same sink at another place: how it writes is kept, how its own brokers are reached is not."""
+        sink = copy.copy(self)
+        kept = {name: text for name, text in self.client.items() if is_about_writing(name)}
+        for name, value in {"topic": topic, "servers": servers, "client": kept}.items():
+            object.__setattr__(sink, name, value)
         return sink
 
     def options(self) -> dict[str, str]:
