@@ -24,7 +24,6 @@ from pathlib import Path
 from lockgate.compare.counting import Row, count_rows
 from lockgate.compare.driver import Driver
 from lockgate.compare.events import Events
-from lockgate.compare.feed import send_all
 from lockgate.compare.renamed import Disguise, Endpoints, disguise
 from lockgate.compare.report import Refusal, Report, Result
 from lockgate.compare.trial import Faults, GoOn, Peace, Trial
@@ -37,6 +36,7 @@ from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import delete_topics, existing_topics, make_topic
 from lockgate.kafka.wire import Connection
 from lockgate.planner.plan import Plan, plan
+from lockgate.proof.feed import send_all
 from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
 

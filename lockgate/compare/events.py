@@ -8,49 +8,22 @@ from __future__ import annotations
 import heapq
 import json
 import random
-import re
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from lockgate.dataflow.schema import Column, parse_ddl
 from lockgate.errors import Refused
 from lockgate.kafka.settings import is_java_only, read_settings
 from lockgate.kafka.topics import existing_topics
+from lockgate.proof.feed import Event
+from lockgate.proof.values import BEGAN, key_bytes, kind_of, maker
 from lockgate.sources.kafka import KafkaSource
 
-_BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _STEP = timedelta(milliseconds=50)
-_WORDS = 20
 _SILENCE_POLLS = 50
-
-_MAKERS: dict[str, Callable[[random.Random, int], Any]] = {
-    "TINYINT": lambda rng, number: rng.randrange(100),
-    "SMALLINT": lambda rng, number: rng.randrange(1000),
-    "INT": lambda rng, number: rng.randrange(1000),
-    "BIGINT": lambda rng, number: number,
-    "FLOAT": lambda rng, number: rng.randrange(100_000) / 100,
-    "DOUBLE": lambda rng, number: rng.randrange(100_000) / 100,
-    "DECIMAL": lambda rng, number: rng.randrange(1000) / 100,
-    "BOOLEAN": lambda rng, number: rng.random() < 0.5,
-    "DATE": lambda rng, number: (_BEGAN + number * _STEP).date().isoformat(),
-    "TIMESTAMP": lambda rng, number: (_BEGAN + number * _STEP).isoformat(timespec="milliseconds"),
-    "TIMESTAMP_NTZ": lambda rng, number: (_BEGAN + number * _STEP).replace(tzinfo=None).isoformat(),
-}
-
-
-@dataclass(frozen=True)
-class Event:
-    """A record to be sent."""
-
-    topic: str  # the author's
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    timestamp_ms: int = 0
+_FILL = "send some events to the topic, and leave --generate away"
 
 
 @dataclass(frozen=True)
@@ -83,40 +56,24 @@ def _maker(source: KafkaSource) -> Callable[[random.Random, int], Event]:
         )
     value = parse_ddl(source.value, where).columns
     key = () if source.key is None else parse_ddl(source.key, where).columns
-    for column in (*value, *key):
-        _kind(column, where)
+    makers = {column.name: _plain(column, where) for column in (*key, *value)}
 
     def make(rng: random.Random, number: int) -> Event:
-        row = {column.name: _value(column, rng, number) for column in value}
-        made = [_value(column, rng, number) for column in key]
-        raw = None if not key else _key(made[0], key[0]) if len(key) == 1 else json.dumps(made).encode()
-        at_ms = int((_BEGAN + number * _STEP).timestamp() * 1000)
-        return Event(source.topic, 0, raw, json.dumps(row, separators=(",", ":")).encode(), timestamp_ms=at_ms)
+        at = BEGAN + number * _STEP
+        row = {column.name: makers[column.name](rng, number, at) for column in value}
+        made = [makers[column.name](rng, number, at) for column in key]
+        raw = key_bytes(key, made) if key else None
+        text = json.dumps(row, separators=(",", ":")).encode()
+        return Event(source.topic, 0, raw, text, timestamp_ms=int(at.timestamp() * 1000))
 
     return make
 
 
-def _kind(column: Column, where: str) -> str:
-    kind = re.split(r"[(<\s]", (column.type or "").upper())[0]
-    kind = {"INTEGER": "INT", "LONG": "BIGINT", "NUMERIC": "DECIMAL"}.get(kind, kind)
-    if kind not in _MAKERS and kind not in ("STRING", "VARCHAR", "CHAR"):
-        raise Refused(
-            f"no values are made for column {column.name!r} of type {column.type}",
-            where=where,
-            fix="send some events to the topic, and leave --generate away",
-        )
-    return kind
-
-
-def _value(column: Column, rng: random.Random, number: int) -> Any:
-    make = _MAKERS.get(_kind(column, ""))
-    return f"{column.name}-{rng.randrange(_WORDS):02}" if make is None else make(rng, number)
-
-
-def _key(value: Any, column: Column) -> bytes:
-    """The bytes of a key of one column, as KafkaSource reads them."""
-    kind = _kind(column, "")
-    return struct.pack(">i" if kind == "INT" else ">q", value) if kind in ("INT", "BIGINT") else str(value).encode()
+def _plain(column: Column, where: str) -> Callable[[random.Random, int, datetime], Any]:
+    """What makes the values of a column that has no parts."""
+    if kind_of(column) in ("ARRAY", "MAP", "STRUCT"):
+        raise Refused(f"no values are made for column {column.name!r} of type {column.type}", where=where, fix=_FILL)
+    return maker(column, where, _FILL)
 
 
 def copy_events(sources: Sequence[KafkaSource], *, count: int) -> Events:

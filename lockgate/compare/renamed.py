@@ -101,4 +101,3 @@ def _refusal(job: Job, what: str, fix: str) -> Refused:
         where=f"job {job.name!r}, declared at {job.origin}",
         fix=f"{fix}, and compare that job",
     )
-

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from lockgate.compare.counting import Row
 from lockgate.compare.driver import Driver, Line
-from lockgate.compare.events import Event
-from lockgate.compare.feed import Feed, bounds_of, may_be_sent
+from lockgate.compare.feed import bounds_of, may_be_sent
 from lockgate.demo.reader import read_records
 from lockgate.errors import Failed
 from lockgate.kafka.topics import asked
 from lockgate.kafka.wire import Connection
+from lockgate.proof.feed import Event, Feed
 
 GoOn = Callable[[], None]
 Place = tuple[str, int]

@@ -126,7 +126,7 @@ def _extend(trail: _Trail, node: Node) -> _Trail:
             is_state_idempotent=trail.is_state_idempotent and _is_idempotent(node),
             wild_above_state=trail.wild_above_state or trail.wild,
         )
-    if trail.wild is None and _is_wild(node):
+    if trail.wild is None and is_wild(node):
         trail = replace(
             trail,
             wild=node,
@@ -279,7 +279,8 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
     )
 
 
-def _is_wild(node: Node) -> bool:
+def is_wild(node: Node) -> bool:
+    """May a step give other results for the same rows when it is repeated?"""
     step = node.step
     if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
         return True
@@ -287,10 +288,11 @@ def _is_wild(node: Node) -> bool:
         return True
     if isinstance(step, Where) and callable(step.condition):
         return not step.is_deterministic
-    return any(find_nondeterministic(sql) is not None for sql in _expressions(node))
+    return any(find_nondeterministic(sql) is not None for sql in expressions_of(node))
 
 
-def _expressions(node: Node) -> Iterable[str]:
+def expressions_of(node: Node) -> Iterable[str]:
+    """The SQL of a step, or of its sink."""
     step = node.step
     if isinstance(step, Where | Part):
         return [step.condition] if isinstance(step.condition, str) else []
