@@ -1,0 +1,186 @@
+"""Has a job one answer? What an undisturbed run gives can be held against a disturbed one only where it has.
+
+Spark repeats an epoch with the same rows, and Lockgate makes the same of them; so a job may keep every promise and
+still give other rows in another run, because epochs end elsewhere or clocks show something else. Nothing can be proven
+of such rows by comparing them, and a verdict over them is unknown: here are the reasons, in words.
+
+    the clock            processing time, timers and lifetimes by it, `current_timestamp()`, `idle=`
+    chance               functions declared so, `rand()`, `uuid()`
+    closed boxes         a transform may do anything
+    the ends of epochs   early results, timers by event time, what a function reads of the watermark, events that may
+                         or may not be late
+    order                streams that meet before a step that goes by order, and come as they come
+    rounding             deviations and correlations of fractions hang on the order in which they are added up
+    the guarantee        state that a restart forgets (at-most-once), or an event that reaches it twice
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.steps import (
+    Detect,
+    Join,
+    Merge,
+    Process,
+    Read,
+    Rolling,
+    Timed,
+    Transform,
+    WindowAggregate,
+    WindowApply,
+    Windowed,
+    Write,
+)
+from lockgate.dataflow.windows import CountWindow, UntilWindow
+from lockgate.guarantees import Guarantee, Mode
+from lockgate.operators.process import StatefulFunction
+from lockgate.operators.states import states_of
+from lockgate.planner.derive import expressions_of, is_wild
+from lockgate.planner.forms import has_late_events
+from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.physical import has_state
+from lockgate.planner.plan import Plan
+from lockgate.planner.sql import find_nondeterministic
+from lockgate.sinks.postgres import PostgresSink
+from lockgate.sinks.sqlite import SqliteSink
+
+_NO_CODE = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CLOCK = re.compile(
+    r"\b(current_timestamp|current_date|current_time|curdate|localtimestamp|now\s*\(|unix_timestamp\s*\(\s*\)"
+    r"|to_unix_timestamp\s*\(\s*\))",
+    re.IGNORECASE,
+)
+_ROUNDING = re.compile(
+    r"\b(std|stddev\w*|var_\w+|variance|corr|covar_\w+|skewness|kurtosis|regr_\w+)\s*\(", re.IGNORECASE
+)
+_BY_EPOCH = {
+    "after": "sets timers by the clock",
+    "processing_time": "reads the clock of its epoch",
+    "at": "sets timers, which are due when an epoch ends, behind all of its events",
+    "watermark": "reads the watermark, which moves when epochs end",
+    "is_late": "asks whether an event is late, which hangs on where epochs end",
+}
+"""What a stateful function may ask of its context, and why its answer is none of the events alone."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the answer of a job cannot be computed by an undisturbed run."""
+
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.where})"
+
+
+def find_reasons(planned: Plan, *, unsure_count: int = 0) -> tuple[Reason, ...]:
+    """All reasons why another run of the job over the same events may give other rows; none where it gives the same.
+
+    Args:
+        unsure_count: how many of the events may or may not be late, as epochs end (`Workload.unsure_count`).
+    """
+    graph = planned.logical
+    found = [
+        Reason(f"{node.kind} {node.name!r} {what}", node.where) for node in graph.nodes for what in _why(graph, node)
+    ]
+    where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
+    found += [Reason(what, where) for what in _why_job(planned)]
+    if unsure_count and any(has_late_events(node.step) or isinstance(node.step, Join) for node in graph.nodes):
+        found.append(Reason(f"{unsure_count} of the events may or may not be late, as epochs end", where))
+    return tuple(dict.fromkeys(found))
+
+
+def order_keys(graph: LogicalGraph, node: Node) -> tuple[str, ...] | None:
+    """The columns of whose rows a step must have the order; None where it takes them in any, () where it is of all."""
+    step = node.step
+    if isinstance(step, Rolling | Process | WindowApply):
+        return step.keys
+    if isinstance(step, Windowed) and isinstance(step.window, CountWindow | UntilWindow):
+        return step.keys
+    if isinstance(step, WindowAggregate) and any(
+        isinstance(one, Aggregate) and not one.is_native for one in step.aggregates.values()
+    ):
+        return step.keys
+    if isinstance(step, Detect):
+        return None if graph.node(node.inputs[0]).flow.time is not None else step.keys
+    if isinstance(step, Write) and isinstance(step.sink, PostgresSink | SqliteSink) and step.sink.key:
+        return step.sink.key  # the last row of a key replaces those before it
+    return None
+
+
+def _why(graph: LogicalGraph, node: Node) -> Iterator[str]:
+    step = node.step
+    for sql in expressions_of(node):
+        code = _NO_CODE.sub(" ", sql)
+        clock, rounding = _CLOCK.search(code), _ROUNDING.search(code)
+        if clock is not None:
+            yield f"asks for the clock, by {clock[1].rstrip('(').strip()} in {sql!r}"
+        elif (wild := find_nondeterministic(sql)) is not None:
+            yield f"is not deterministic, by {wild.lower()} in {sql!r}"
+        if rounding is not None:
+            yield f"gives fractions that hang on the order of its rows, by {rounding[1]} in {sql!r}"
+    if isinstance(step, Transform):
+        yield "is a function of a whole DataFrame, and nobody knows what it goes by"
+    elif is_wild(node) and not any(find_nondeterministic(sql) for sql in expressions_of(node)):
+        yield "is declared not to be deterministic"
+    if isinstance(step, Timed) and step.time.is_arrival:
+        yield "tells the time by the clock"
+    elif isinstance(step, Timed) and step.time.idle is not None:
+        yield "lets time go on by the clock where its inputs are silent (idle=)"
+    if isinstance(step, Windowed) and step.trigger is not None and step.trigger.every is not None:
+        yield "tells results early, and what is in hand then hangs on where epochs end"
+    if isinstance(step, Process):
+        yield from _why_function(step.function)
+    if order_keys(graph, node) is not None and _ways_before(graph, node) > 1:
+        yield "goes by the order of its rows, and streams come to it that have none between them"
+
+
+def _why_function(function: StatefulFunction) -> Iterator[str]:
+    if any(state.ttl_us is not None for state in states_of(function).values()):
+        yield "forgets states by the clock (ttl=)"
+    named = {name for method in _methods(function) for name in _names(method.__code__)}
+    yield from (why for name, why in _BY_EPOCH.items() if name in named)
+
+
+def _methods(function: StatefulFunction) -> Iterator[FunctionType]:
+    """The author's own methods."""
+    for one in type(function).__mro__:
+        if one is StatefulFunction:
+            return
+        yield from (method for method in vars(one).values() if isinstance(method, FunctionType))
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return {*code.co_names}.union(*map(_names, inner))
+
+
+def _ways_before(graph: LogicalGraph, node: Node) -> int:
+    """How many streams come together before a step; what a join gives has no order of its own at all."""
+    waiting, sources = list(node.inputs), set[str]()
+    is_joined = False
+    while waiting:
+        one = graph.node(waiting.pop())
+        if isinstance(one.step, Read):
+            sources.add(one.name)
+        is_joined = is_joined or isinstance(one.step, Join) or (isinstance(one.step, Merge) and len(one.inputs) > 1)
+        waiting += one.inputs
+    return max(len(sources), 2 if is_joined else 1)
+
+
+def _why_job(planned: Plan) -> Iterator[str]:
+    job = planned.job
+    if not any(has_state(node) for node in planned.logical.nodes):
+        return
+    if job.guarantee is Guarantee.AT_MOST_ONCE:
+        yield "an at-most-once job has nothing of its state after a restart, so its results begin anew"
+    if job.tracking is not None:
+        yield "an event that is tried again (tracking=) reaches its state behind others, or twice"
+    if job.mode is Mode.REAL_TIME:
+        yield "in real-time mode an epoch may hold other rows after a restart, so an event can reach its state twice"
