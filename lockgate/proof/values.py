@@ -78,6 +78,11 @@ def kind_of(column: Column) -> str | None:
     return _NAMES.get(_tree(column.type).this)
 
 
+def digits_of(column: Column) -> tuple[int, int]:
+    """How many digits a decimal has before and behind the dot."""
+    return _digits(_tree(column.type))
+
+
 def maker(column: Column, where: str, fix: str) -> Callable[[random.Random, int, datetime], Any]:
     """What makes the values of a column; Refused, with the fix, where its type has none."""
     try:
@@ -158,7 +163,6 @@ def _maker(tree: exp.DataType, name: str) -> Callable[[random.Random, int, datet
 
 
 def _digits(tree: exp.DataType) -> tuple[int, int]:
-    """How many digits a decimal has before and behind the dot."""
     told = [int(one.name) for one in tree.expressions]
     all_digits, behind = (*told, 0)[:2] if told else (10, 0)
     return all_digits - behind, behind
