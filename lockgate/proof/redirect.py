@@ -89,12 +89,18 @@ class Input:
 
     label: str  # "in-0": what events are addressed to
     streams: tuple[str, ...]  # as the author calls them
-    source: KafkaSource | FileSource  # at the site
+    sources: tuple[KafkaSource | FileSource, ...]  # at the site; each stream may read columns of its own
 
     @property
     def place(self) -> str:
         """Its topic, or its directory."""
-        return self.source.topic if isinstance(self.source, KafkaSource) else self.source.path
+        source = self.sources[0]
+        return source.topic if isinstance(source, KafkaSource) else source.path
+
+    @property
+    def is_topic(self) -> bool:
+        """Is it a topic, and not a directory?"""
+        return isinstance(self.sources[0], KafkaSource)
 
 
 @dataclass(frozen=True)
@@ -200,9 +206,8 @@ class _Move:
             place = self._path(source.path)
             label = self._label("in", place)
             moved = replace(source, path=str(self.site.directory / label))
-        known = self.inputs.get(place)
-        streams = (node.name,) if known is None else (*known.streams, node.name)
-        self.inputs[place] = Input(label, streams, moved)
+        known = self.inputs.get(place, Input(label, (), ()))
+        self.inputs[place] = Input(label, (*known.streams, node.name), (*known.sources, moved))
         return moved
 
     def _table(self, rows: TableRows) -> TableRows:

@@ -56,7 +56,6 @@ from lockgate.proof.determinism import order_keys
 from lockgate.proof.feed import Event
 from lockgate.proof.redirect import Input, Redirected, TablePlace
 from lockgate.proof.values import BEGAN, WORDS, from_domain, key_bytes, kind_of, maker
-from lockgate.sources.files import FileSource
 from lockgate.sources.kafka import KafkaSource
 
 PACE = timedelta(milliseconds=50)
@@ -268,7 +267,7 @@ def _way(
     *,
     has_one_part: bool,
 ) -> _Way:
-    is_file = isinstance(one.source, FileSource)
+    is_file = not one.is_topic
     own = next((lines[name] for name in one.streams if name in lines), None)
     if own is not None:
         # Nobody knows what belongs together in lines that were given.
@@ -295,9 +294,10 @@ class _Maker:
         self._input, self._shape, self._pace, self._told = one, shape, pace, told
         self._where = f"source {one.streams[0]!r}"
         self._key = _key_columns(one)
-        self._value = parse_ddl(one.source.value, self._where).columns
+        self._value = _value_columns(one)
         self._makers = {column.name: self._maker(column) for column in (*self._key, *self._value)}
         self._format = _format(one, self._value, self._where)
+        self._has_time = any(_tells_time(column) for column in self._value)  # else it is that of the record
         self._has_letters = graph.job.dead_letters is not None
         sources = len([node for node in graph.nodes if isinstance(node.step, Read)])
         # Two epochs pass until the watermark acts on an event; as much again for partitions that are read ahead.
@@ -323,7 +323,7 @@ class _Maker:
 
     def _time(self, rng: random.Random, number: int, on_time: datetime) -> tuple[datetime, bool]:
         lateness = self._told.lateness
-        if lateness is None:
+        if lateness is None or not self._has_time:
             return on_time, False
         draw, share = rng.random(), rng.random()
         if number >= self._late_from and draw < self._shape.late_share:
@@ -335,9 +335,8 @@ class _Maker:
         self, rng: random.Random, key: bytes | None, value: bytes | None, partition: int
     ) -> tuple[bytes | None, bytes | None, int]:
         """One of the ways in which an event can be bad; one without a key has a partition of its own, as all such."""
-        is_record = isinstance(self._input.source, KafkaSource)
         how = rng.randrange(3)
-        if is_record and (how == 0 or self._input.source.format == "bytes"):  # any bytes will do
+        if self._input.is_topic and (how == 0 or _format_name(self._input) == "bytes"):  # all bytes are good ones
             return key, None, partition
         if how == 1 and key is not None:
             return None, value, 0
@@ -349,11 +348,11 @@ class _Maker:
         plain = maker(column, self._where, _FIX)
         if column.name.lower() in self._told.domain or column in self._key:
             return lambda rng, number, at, index: from_domain(column, index)
-        named = _TIME_NAME.search(column.name)
-        if named and kind in ("BIGINT", "STRING"):
-            ticks = _TICKS.get((named["unit"] or "").lower(), 1000)
+        if _tells_time(column) and kind in ("BIGINT", "STRING"):
             if kind == "STRING":
                 return lambda rng, number, at, index: at.isoformat(timespec="milliseconds")
+            named = _TIME_NAME.search(column.name)
+            ticks = _TICKS.get(((named and named["unit"]) or "").lower(), 1000)
             return lambda rng, number, at, index: _since_1970(at, ticks)
         hints = [one for literal in self._told.hints.get(column.name.lower(), ()) for one in _around(literal, kind)]
         if hints:
@@ -361,6 +360,12 @@ class _Maker:
                 rng.choice(hints) if rng.random() < _HINTED else plain(rng, number, at)
             )
         return lambda rng, number, at, index: plain(rng, number, at)
+
+
+def _tells_time(column: Column) -> bool:
+    kind = kind_of(column)
+    is_named_so = kind in ("BIGINT", "STRING") and _TIME_NAME.search(column.name) is not None
+    return is_named_so or kind in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 
 
 def _since_1970(at: datetime, ticks_per_second: int) -> int:
@@ -419,7 +424,7 @@ def _words(graph: LogicalGraph, shape: Shape) -> int:
 
 def _format(one: Input, columns: Sequence[Column], where: str) -> Callable[[Mapping[str, Any]], bytes]:
     """What makes the bytes of a row."""
-    kind = one.source.format
+    kind = _format_name(one)
     if kind == "json":
         return lambda row: json.dumps(row, separators=(",", ":")).encode()
     if kind == "csv" and not any(kind_of(column) in ("ARRAY", "MAP", "STRUCT", "VARIANT") for column in columns):
@@ -450,7 +455,7 @@ def _replay(
         if key:
             row = _row(line, one.streams[0], at)
             raw = key_bytes(key, [row.pop(column.name, None) for column in key])
-            value = json.dumps(row, separators=(",", ":")).encode() if one.source.format == "json" else line
+            value = json.dumps(row, separators=(",", ":")).encode() if _format_name(one) == "json" else line
         stamp = _since_1970(BEGAN + number * pace, 1000)
         return Event(one.label, at % partitions, raw, value, timestamp_ms=stamp), False, False
 
@@ -549,9 +554,23 @@ def _table_rows(
 
 
 def _columns(one: Input) -> tuple[Column, ...]:
-    return (*_key_columns(one), *parse_ddl(one.source.value, f"source {one.streams[0]!r}").columns)
+    return (*_key_columns(one), *_value_columns(one))
+
+
+def _value_columns(one: Input) -> tuple[Column, ...]:
+    """The columns of all streams that read this place; where they read lines, there is one."""
+    where = f"source {one.streams[0]!r}"
+    kind = _format_name(one)
+    schemas = [parse_ddl(source.value, where) for source in one.sources if source.format == kind]
+    found = {column.name.lower(): column for schema in schemas for column in schema.columns}
+    return tuple(found.values()) if kind == "json" else schemas[0].columns
 
 
 def _key_columns(one: Input) -> tuple[Column, ...]:
-    key = one.source.key if isinstance(one.source, KafkaSource) else None
-    return () if key is None else parse_ddl(key, f"source {one.streams[0]!r}").columns
+    keys = [source.key for source in one.sources if isinstance(source, KafkaSource) and source.key is not None]
+    return parse_ddl(keys[0], f"source {one.streams[0]!r}").columns if keys else ()
+
+
+def _format_name(one: Input) -> str:
+    formats = [source.format for source in one.sources]
+    return "json" if "json" in formats else formats[0]
