@@ -28,6 +28,9 @@ POSITION = "_position"
 POSITION_DDL = "STRUCT<source: STRING, part: STRING, at: BIGINT, child: ARRAY<INT>>"
 """`child` tells the rows apart that one event was split into."""
 
+PLACE = "__place"
+"""POSITION beside the rows of an output, for who wants it there: an author may have made a column of it."""
+
 ORIGINAL = "__original"
 """Hidden column of jobs with dead letters: what the source gave, as it was, so that a letter can hold it."""
 
@@ -171,6 +174,11 @@ class Sink(ABC):
     @abstractmethod
     def write(self, rows: DataFrame, epoch: int) -> None:
         """Write the rows of one epoch; returning means that the sink has them."""
+
+    @property
+    def wants_place(self) -> bool:
+        """Does it take PLACE beside the columns of a row, where the row has one?"""
+        return False
 
     def untracked(self) -> Sink:
         """The sink as an at-most-once job uses it: where the outside could send a row a second time, it does not."""

@@ -127,7 +127,7 @@ class EpochWriter:
             cluster.epochs.commit(
                 epoch,
                 EpochRows(
-                    records=records_of(cluster.outputs, rows),
+                    records=records_of(cluster.outputs, rows, number),
                     can_repeat=self.can_repeat,
                     is_alike=self.is_alike,
                     offsets={place: offset for place, offset in offsets.items() if place[0] in own},
@@ -137,12 +137,12 @@ class EpochWriter:
             )
 
 
-def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame) -> RecordColumns:
+def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> RecordColumns:
     """The records of all these outputs as one frame, made in one pass over the rows."""
     from pyspark.sql import functions as F
 
     made = [
-        (output, cast("KafkaSink", output.sink).columns(rows, within=output.struct, where=output.where))
+        (output, cast("KafkaSink", output.sink).columns(rows, within=output.struct, where=output.where, epoch=epoch))
         for output in outputs
     ]
     if outputs[0].tag is None:

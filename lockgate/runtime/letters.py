@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deadletters import LETTER, DeadLetters
+from lockgate.dataflow.endpoints import PLACE
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.errors import EpochFailed, Failed
 from lockgate.planner.again import find_hindrances
@@ -29,7 +30,7 @@ from lockgate.sources.rejects import Rejection, Rejects
 from lockgate.spark.compile import TAG, CompiledOutput
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +99,10 @@ class LetterBox:
         log.warning("job %s: %d events became dead letters, e.g. %s", self.job, len(letters), letters[0]["reason"])
         made = self.output.sink.prepare(as_frame(self.spark, letters))
         row = F.struct(*(F.col(f"`{name}`") for name in made.columns))
-        columns = [
-            F.lit(self.output.tag).alias(TAG)
-            if name == TAG
-            else (row if name == self.output.struct else F.lit(None)).cast(rows.schema[name].dataType).alias(name)
-            for name in rows.columns
-        ]
+        given = {TAG: F.lit(self.output.tag), self.output.struct: row}
+        if PLACE in rows.columns:
+            given[PLACE] = _place_of_letter()
+        columns = [given.get(name, F.lit(None)).cast(rows.schema[name].dataType).alias(name) for name in rows.columns]
         return rows.union(made.select(*columns))
 
     def _letter(self, rejection: Rejection, epoch: int, life: str) -> dict[str, Any]:
@@ -162,6 +161,14 @@ class LetterBox:
             fix="see why in the letters that are out (lockgate dead-letters list), mend the step or the events, and run"
             " the job again: the epoch in hand is not written, nothing is lost",
         )
+
+
+def _place_of_letter() -> Column:
+    """Where the event of a letter was, out of the columns of the letter."""
+    from pyspark.sql import functions as F
+
+    child = F.filter(F.split(F.coalesce("child", F.lit("")), r"\."), lambda one: one != "")
+    return F.struct("source", "part", "at", child.alias("child"))
 
 
 def _without_nul(text: str) -> str:

@@ -8,6 +8,9 @@ The bytes are a contract with every reader, in any language:
 An output that is declared end-to-end exactly-once is written in one transaction per epoch (see kafkaepoch.py); for less
 than that, and in real-time mode, records are sent by Spark's own writer, and an epoch that is repeated after a failure
 is sent again. For an at-most-once job its producer sends nothing twice, and asks for one broker's answer alone.
+
+Under proof, and only then, a record carries one more header, TRACE: where its row came from, and in which epoch it was
+written. An author cannot ask for it, and it is in no record of a job that runs by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.deletes import DELETED, mark_deleted
-from lockgate.dataflow.endpoints import Sink, SinkAbility
+from lockgate.dataflow.endpoints import PLACE, Sink, SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
@@ -35,6 +38,11 @@ FORMATS = ("json", "csv", "text", "bytes")
 MESSAGE_BYTES = 1_048_576
 """What Kafka's client sends at most in one request, unless it is told otherwise; brokers take a little more."""
 
+TRACE = "lockgate-trace"
+"""The header that records have under proof: JSON of `epoch`, and of `source`, `part`, `at` and `child` where the row
+came of one event."""
+
+_HEADERS = "array<struct<key: string, value: binary>>"
 _RECORD_BYTES = 128  # more than a batch of one record takes beside key, value and headers
 _TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
 _UNTRACKED = {"kafka.acks": "1", "kafka.retries": "0", "kafka.enable.idempotence": "false"}
@@ -59,6 +67,7 @@ class KafkaSink(Sink):
     timestamp: str | None
     client: Mapping[str, str] = field(default_factory=dict)
     is_tracked: bool = field(default=True, repr=False)
+    is_traced: bool = field(default=False, repr=False)
 
     def __init__(
         self,
@@ -98,6 +107,7 @@ class KafkaSink(Sink):
         object.__setattr__(self, "timestamp", timestamp)
         object.__setattr__(self, "client", dict(client or {}))
         object.__setattr__(self, "is_tracked", True)
+        object.__setattr__(self, "is_traced", False)
 
     @property
     def ability(self) -> SinkAbility:
@@ -183,7 +193,7 @@ class KafkaSink(Sink):
         return "native", "Spark's own Kafka writer sends the records"
 
     def write(self, rows: DataFrame, epoch: int) -> None:
-        writer = self.encode(rows, where="KafkaSink").write.format("kafka")
+        writer = self.encode(rows, where="KafkaSink", epoch=epoch).write.format("kafka")
         for name, text in self.options().items():
             writer = writer.option(name, text)
         writer.save()
@@ -191,6 +201,16 @@ class KafkaSink(Sink):
     def untracked(self) -> KafkaSink:
         sink = copy.copy(self)
         object.__setattr__(sink, "is_tracked", False)
+        return sink
+
+    @property
+    def wants_place(self) -> bool:
+        return self.is_traced
+
+    def traced(self) -> KafkaSink:
+        """The sink as a proof uses it: its records tell where they came from."""
+        sink = copy.copy(self)
+        object.__setattr__(sink, "is_traced", True)
         return sink
 
     def moved(self, *, topic: str, servers: str) -> KafkaSink:
@@ -215,13 +235,15 @@ class KafkaSink(Sink):
         """The rows with what the sink's own SQL says about them, while its names can still be resolved."""
         return mark_deleted(rows, self.deleted)
 
-    def encode(self, rows: DataFrame, where: str) -> DataFrame:
+    def encode(self, rows: DataFrame, where: str, epoch: int | None = None) -> DataFrame:
         """The rows as Spark's Kafka writer takes them: topic, key, value, and partition and headers where asked for."""
         rows = self.prepare(rows)
-        made = self.columns(rows, within=None, where=where)
+        made = self.columns(rows, within=None, where=where, epoch=epoch)
         return rows.select(*(column.alias(name) for name, column in made.items() if name != "timestamp"))
 
-    def columns(self, rows: DataFrame, *, within: str | None, where: str) -> dict[str, Column]:
+    def columns(
+        self, rows: DataFrame, *, within: str | None, where: str, epoch: int | None = None
+    ) -> dict[str, Column]:
         """What a record is made of, by name, out of prepared rows or of a struct in them that holds such rows."""
         from pyspark.sql import functions as F
 
@@ -231,7 +253,7 @@ class KafkaSink(Sink):
         def at(name: str) -> Column:
             return F.col(quote(name) if within is None else f"{within}.{quote(name)}")
 
-        shown = [name for name in frame.columns if name != DELETED]
+        shown = [name for name in frame.columns if name not in (DELETED, PLACE)]
         made = {
             "topic": F.lit(self.topic) if self.route is None else at(self.route).cast("string"),
             **({"key": self._key(at, kinds, where)} if self.key else {}),
@@ -242,7 +264,11 @@ class KafkaSink(Sink):
         if self.partition is not None:
             made["partition"] = at(self.partition).cast("int")
         if self.headers is not None:
-            made["headers"] = at(self.headers).cast("array<struct<key: string, value: binary>>")
+            made["headers"] = at(self.headers).cast(_HEADERS)
+        if self.is_traced:
+            trace = _trace(rows, epoch)
+            given = made.get("headers")
+            made["headers"] = trace if given is None else F.concat(F.coalesce(given, F.array().cast(_HEADERS)), trace)
         if self.timestamp is not None:
             made["timestamp"] = at(self.timestamp).cast("timestamp")
         return made
@@ -287,6 +313,19 @@ class KafkaSink(Sink):
                 fix="select the one column to be written, and the key",
             )
         return at(rest[0]).cast("binary")
+
+
+def _trace(rows: DataFrame, epoch: int | None) -> Column:
+    """The header that says where a row came from; one that an aggregate or a join made has the epoch alone."""
+    from pyspark.sql import functions as F
+
+    told = [F.lit(epoch).cast("bigint").alias("epoch")]
+    if PLACE in rows.columns:
+        place, child = F.col(PLACE), F.col(PLACE)["child"]
+        told += [place[name].alias(name) for name in ("source", "part", "at")]
+        told.append(F.when(F.size(child) > 0, child).alias("child"))
+    text = F.to_json(F.struct(*told)).cast("binary")  # without what is null
+    return F.array(F.struct(F.lit(TRACE).alias("key"), text.alias("value"))).cast(_HEADERS)
 
 
 def _json_options() -> dict[str, str]:

@@ -20,7 +20,7 @@ from lockgate.commit.permits import Address
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.duration import as_spark_text
-from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, POSITION, POSITION_DDL, Reading, Sink
+from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, PLACE, POSITION, POSITION_DDL, Reading, Sink
 from lockgate.dataflow.eventtime import EventTime, Late
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.schema import parse_ddl, quote
@@ -79,10 +79,8 @@ Initial = Callable[[Node, Described], "Sequence[Begun] | None"]
 """What the keys of a step begin with in the first epoch; None where they begin with nothing."""
 
 TAG = "__output"
-_PLACE = "__place"
-_MARKS = {MISSED: "timestamp", _PLACE: POSITION_DDL, ORIGINAL: ORIGINAL_DDL}
-"""What stands beside the rows of an output until the end of the query, and its type; _PLACE is POSITION, which an
-author may have made a column of the output."""
+_MARKS = {MISSED: "timestamp", PLACE: POSITION_DDL, ORIGINAL: ORIGINAL_DDL}
+"""What stands beside the rows of an output until the end of the query, and its type."""
 
 TASK = "__task"
 """Hidden column behind a broadcast: which of the tasks a copy of the row is for."""
@@ -107,7 +105,8 @@ class CompiledOutput:
         """This output's rows of a frame that holds all outputs."""
         if self.tag is None:
             return frame
-        return frame.where(f"{TAG} = {self.tag}").select(f"{_column(self.tag)}.*")
+        beside = [PLACE] if self.sink.wants_place and PLACE in frame.columns else []
+        return frame.where(f"{TAG} = {self.tag}").select(f"{_column(self.tag)}.*", *beside)
 
 
 @dataclass(frozen=True)
@@ -499,7 +498,7 @@ def _mark(frame: DataFrame, name: str) -> Column:
     """What stands beside the rows under this name, as far as they still have it."""
     from pyspark.sql import functions as F
 
-    column = POSITION if name == _PLACE and _PLACE not in frame.columns else name
+    column = POSITION if name == PLACE and PLACE not in frame.columns else name
     return F.col(column) if column in frame.columns else F.lit(None)
 
 
@@ -519,7 +518,10 @@ def _without_refused(frame: DataFrame, outputs: Sequence[CompiledOutput], reject
             shown = F.when(is_its, F.to_json(F.col(str(output.struct)))).otherwise(shown)
     if MISSED in frame.columns:
         reason = F.when(F.col(MISSED).isNull(), reason)  # beside late events stand those in time, which do not leave
-    placed = frame.withColumnRenamed(_PLACE, POSITION)
+    if any(output.sink.wants_place for output in outputs):
+        placed = frame.withColumn(POSITION, F.col(PLACE))  # sinks go on with theirs
+    else:
+        placed = frame.withColumnRenamed(PLACE, POSITION)
     return rejects.watch(placed, reason, step=names, shown=shown).drop(POSITION, ORIGINAL)
 
 
@@ -698,7 +700,8 @@ def _compile_step(
     if isinstance(step, Write):
         shown = before.columns.names if before.columns else [name for name in frame.columns if name not in hidden]
         wanted = [MISSED] if MISSED in hidden else []
-        wanted += [] if rejects is None else [_PLACE, ORIGINAL]
+        wanted += [] if rejects is None and not step.sink.wants_place else [PLACE]
+        wanted += [] if rejects is None else [ORIGINAL]
         marks = [_mark(frame, name).cast(_MARKS[name]).alias(name) for name in wanted]
         return step.sink.prepare(frame.select(*map(quote, shown), *marks))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
