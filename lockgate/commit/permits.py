@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
@@ -44,8 +45,11 @@ class Refusal:
 class Permits:
     """Who may write what, in the try that is open."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, new_name: Callable[[], str] = partial(secrets.token_hex, 8)
+    ) -> None:
         self._now = now
+        self._new_name = new_name
         self._lock = threading.Lock()
         self._try: str | None = None
         self._granted: dict[Place, tuple[int, int]] = {}  # task, attempt
@@ -56,7 +60,7 @@ class Permits:
     def open(self) -> str:
         """Begin a try: all older ones are over."""
         with self._lock:
-            self._try = secrets.token_hex(8)
+            self._try = self._new_name()
             self._granted, self._attempts, self._first_at, self._failure = {}, {}, None, None
             return self._try
 
