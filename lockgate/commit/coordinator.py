@@ -110,7 +110,7 @@ class Coordinator:
         is_adopting: bool = False,
         can_roll_back: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-        new_name: Callable[[], str] = partial(secrets.token_hex, 8),
+        new_name: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.job = job
         self.run = new_name()

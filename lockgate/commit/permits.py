@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
@@ -46,7 +45,7 @@ class Permits:
     """Who may write what, in the try that is open."""
 
     def __init__(
-        self, now: Callable[[], float] = time.monotonic, new_name: Callable[[], str] = partial(secrets.token_hex, 8)
+        self, now: Callable[[], float] = time.monotonic, new_name: Callable[[], str] = lambda: secrets.token_hex(8)
     ) -> None:
         self._now = now
         self._new_name = new_name

@@ -171,24 +171,7 @@ class LedgerTopic:
 
     def write(self, entry: Entry, producer: Producer) -> None:
         """Write an entry in the transaction, whose part the ledger's partition already is."""
-        import pyarrow as pa
-
-        from lockgate.kafka.codecs import Codec
-        from lockgate.kafka.encode import Records, encode
-
-        batch = encode(
-            Records(
-                keys=pa.array([KEY], pa.binary()),
-                values=pa.array([entry.to_bytes()], pa.binary()),
-                headers=None,
-                timestamps_ms=None,
-            ),
-            codec=Codec.NONE,
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-            base_sequence=0,
-            now_ms=int(self._clock.time() * 1000),
-        )
+        batch = self._encode(entry.to_bytes(), producer, now_ms=int(self._clock.time() * 1000))
         deadline = self._clock.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
         told = ""
         while self._clock.monotonic() < deadline and not self.stopping.is_set():
@@ -212,6 +195,26 @@ class LedgerTopic:
                 self.connection.shapes([self.name], is_fresh=True)
             self._clock.sleep(0.05)
         raise EpochFailed(f"the marker cannot be written: {told}", where=self.where, fix="look at the brokers")
+
+    def _encode(self, value: bytes, producer: Producer, *, now_ms: int) -> bytes:
+        import pyarrow as pa
+
+        from lockgate.kafka.codecs import Codec
+        from lockgate.kafka.encode import Records, encode
+
+        return encode(
+            Records(
+                keys=pa.array([KEY], pa.binary()),
+                values=pa.array([value], pa.binary()),
+                headers=None,
+                timestamps_ms=None,
+            ),
+            codec=Codec.NONE,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            now_ms=now_ms,
+        )
 
     def _check_tail(self, offset: int) -> None:
         """Older writers are fenced, so an entry stands right behind what was read; else that was no whole ledger.

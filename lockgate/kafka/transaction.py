@@ -142,9 +142,7 @@ class Transactions:
     def _patiently(
         self, ask: Callable[[], tuple[Collection[int], Any]], retriable: Collection[int]
     ) -> tuple[Collection[int], Any]:
-        return patiently(
-            ask, retriable=retriable, deadline=self._deadline(), clock=self._clock, stopping=self.stopping
-        )
+        return patiently(ask, retriable=retriable, deadline=self._deadline(), clock=self._clock, stopping=self.stopping)
 
     def _silent(self, what: str, error: Unanswered) -> EpochFailed:
         return EpochFailed(
