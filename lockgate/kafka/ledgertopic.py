@@ -120,6 +120,8 @@ class LedgerTopic:
             fetched = self._fetch(deadline)
             if fetched is None:
                 continue
+            # An end that was awaited stands behind the mark which was taken, and the next entry behind that end.
+            high_watermark = max(high_watermark, fetched.high_watermark)
             entry, position = committed_values(fetched, below=high_watermark)
             if entry is not None:
                 self._entry = entry_of(entry, self.where)

@@ -58,15 +58,15 @@ class Partition:
     end: int = 0  # the high watermark: one replica has everything that is written
     writers: dict[int, Writer] = field(default_factory=dict)
     open: dict[Producer, int] = field(default_factory=dict)  # the offset of its first row
+    tried: dict[int, tuple[int, int]] = field(default_factory=dict)  # epoch and lowest sequence not yet appended
     aborted: list[tuple[Producer, int, int]] = field(default_factory=list)  # its first row, and its end
-    ended: dict[Producer, int] = field(default_factory=dict)  # the offset of its end
 
     @property
     def stable(self) -> int:
         """The last stable offset: below it everything is decided."""
         return min(self.open.values(), default=self.end)
 
-    def read(self, position: int, *, below: int) -> tuple[list[Batch], list[tuple[Producer, int]]]:
+    def read(self, position: int, *, below: int) -> tuple[list[Batch], list[tuple[Producer, int, int]]]:
         """What a reader of committed rows is sent: batches, and which transactions among them were aborted."""
         sent: list[Batch] = []
         for batch in reversed(self.log):
@@ -74,8 +74,7 @@ class Partition:
                 break
             if batch.offset < below:
                 sent.append(batch)
-        aborted = [(producer, first) for producer, first, last in self.aborted if last >= position and first < below]
-        return sent[::-1], aborted
+        return sent[::-1], [one for one in self.aborted if one[2] >= position and one[1] < below]
 
     def without(self, lacked: int) -> Partition:
         """The partition as it was some batches ago, to be read."""
@@ -83,10 +82,14 @@ class Partition:
             return self
         log = self.log[:-lacked]
         end = log[-1].offset + log[-1].count if log else 0
-        # What was closed by an end that is missing was open then.
-        known = {batch.producer: batch.offset for batch in reversed(log) if not batch.is_end}
-        ended = {producer for producer, last in self.ended.items() if last < end}
-        still = {producer: first for producer, first in known.items() if producer not in ended}
+        still: dict[Producer, int] = {}
+        for batch in log:
+            if not batch.is_end:
+                still.setdefault(batch.producer, batch.offset)
+                continue
+            ended = [one for one in still if one.id == batch.producer.id and one.epoch <= batch.producer.epoch]
+            for one in ended:
+                del still[one]
         aborted = [one for one in self.aborted if one[2] < end]
         return Partition(log=log, end=end, open=still, aborted=aborted)
 
@@ -101,11 +104,15 @@ class Partition:
                         return Code.NONE, offset
             if producer.epoch < writer.epoch:
                 return Code.INVALID_PRODUCER_EPOCH, -1
+        if sequence > self.tried.get(producer.id, (0, sequence))[1]:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if writer is not None:
             is_next = sequence == (0 if writer.last_sequence is None else writer.last_sequence + 1)
             if not (sequence == 0 if producer.epoch > writer.epoch else is_next):
                 return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if writer is None or producer.epoch > writer.epoch:
             writer = self.writers[producer.id] = Writer(producer.epoch)
+        self.tried.pop(producer.id, None)
         offset = self.end
         writer.last_sequence = last
         writer.batches = [*writer.batches[1 - REMEMBERED :], (sequence, last, offset)]
@@ -113,12 +120,19 @@ class Partition:
         self._add(Batch(offset, count, producer, payload))
         return Code.NONE, offset
 
+    def note(self, producer: Producer, sequence: int) -> None:
+        """A producer wants to begin here: no batch behind the first that it has tried is to come before that one."""
+        epoch, lowest = self.tried.get(producer.id, (producer.epoch, sequence))
+        if epoch == producer.epoch:
+            self.tried[producer.id] = (epoch, min(lowest, sequence))
+        elif epoch < producer.epoch:
+            self.tried[producer.id] = (producer.epoch, sequence)
+
     def finish(self, producer: Producer, *, epoch: int, is_commit: bool) -> None:
         """Write the end of a transaction; `epoch` shuts out who writes under an older one from now on."""
         writer = self.writers.get(producer.id)
         if writer is None or epoch > writer.epoch:
             self.writers[producer.id] = Writer(epoch)
-        self.ended[producer] = self.end
         first = self.open.pop(producer, None)
         if first is not None and not is_commit:
             self.aborted.append((producer, first, self.end))
@@ -274,6 +288,7 @@ class Broker:
         """Append a batch in a transaction: the code, and where it stands."""
         partition = self.partition(place)
         if producer not in partition.open:
+            partition.note(producer, sequence)
             code = self._verify(name, place, producer)
             if code:
                 return code, -1

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from lockgate.proof.simulation.broker import Broker
+from lockgate.proof.simulation.broker import Batch, Broker
 
 Place = tuple[str, int]
 
@@ -77,10 +77,13 @@ def committed(broker: Broker, place: Place, position: int, go: Any = None) -> li
     """The payloads of committed batches from a position on; a reader drops what it is told was aborted."""
     partition = broker.partition(place)
     sent, aborted = partition.read(position, below=partition.stable)
-    dropped = {producer for producer, _ in aborted}
     if sent and go is not None:
         go(sent[-1].offset + sent[-1].count)
-    return [batch.payload for batch in sent if not batch.is_end and batch.producer not in dropped]
+    return [batch.payload for batch in sent if not (batch.is_end or _is_aborted(batch, aborted))]
+
+
+def _is_aborted(batch: Batch, aborted: Sequence[tuple[Any, int, int]]) -> bool:
+    return any(producer == batch.producer and first <= batch.offset < last for producer, first, last in aborted)
 
 
 class LedgerReader:

@@ -169,7 +169,7 @@ class ModelConnection(Connection):
                 high_watermark=end,
                 last_stable_offset=stable if self._is_waiting else end,
                 records=b"".join(map(_as_bytes, batches)),
-                aborted=tuple((producer.id, first) for producer, first in aborted),
+                aborted=tuple((producer.id, first) for producer, first, _ in aborted),
             )
 
         return self._carry("fetch", look, is_change=False)

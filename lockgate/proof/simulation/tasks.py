@@ -24,6 +24,9 @@ Rows = Mapping[Place, Sequence[int]]
 SENDS = 4
 """How often a task sends a request that stays without an answer."""
 
+IN_FLIGHT = 2
+"""So many batches of a partition are on their way at a time."""
+
 FAILURES = 2
 """So many failed attempts of one task fail the job."""
 
@@ -116,16 +119,35 @@ class Attempt:
         yield from self._send("add", lambda: world.broker.add_partitions(world.name, producer, places))
         votes = []
         for place in places:
-            rows, sequence = self._rows[place], 0
-            while sequence < len(rows):
-                batch = tuple(rows[sequence : sequence + self._cut])
-                yield
-                yield from self._send(f"write {batch}", self._append(place, sequence, batch))
-                sequence += len(batch)
+            rows = self._rows[place]
+            yield
+            yield from self._write(place, rows)
             votes.append(Vote(self.number, *place, len(rows), len(rows) - 1))
         yield
         world.tell(self.name, "votes")
         self.job.succeed(self, votes)
+
+    def _write(self, place: Place, rows: Sequence[int]) -> Iterator[None]:
+        """Send the batches of a partition in order, some at a time; what is not acknowledged goes out again."""
+        waiting = [(start, tuple(rows[start : start + self._cut])) for start in range(0, len(rows), self._cut)]
+        sends = 0
+        while waiting:
+            codes = [
+                self.job.world.post(self, f"write {batch} to {place[1]}", self._append(place, sequence, batch))
+                for sequence, batch in waiting[:IN_FLIGHT]
+            ]
+            if codes[0] == Code.NONE:
+                done = next((index for index, code in enumerate(codes) if code != Code.NONE), len(codes))
+                del waiting[:done]
+                sends = 0
+            else:
+                # Those behind it came out of order, which belongs to this failure.
+                self._judge("a batch", codes[0])
+                sends += 1
+                if sends == SENDS:
+                    raise EpochFailed("no answer to a batch", where=self.name, fix="none")
+            if waiting:
+                yield
 
     def _ask(self, places: Sequence[Place]) -> None:
         """Ask the driver for permits, which the same attempt may do again where the answer is lost."""
@@ -150,11 +172,15 @@ class Attempt:
         """Send the very same request until it is answered for good."""
         for _ in range(SENDS):
             code = self.job.world.post(self, what, effect)
-            if code in FENCED:
-                raise EpochFailed(f"{what} came too late: {name_of(code)}", where=self.name, fix="none")
             if code == Code.NONE:
                 return
-            if code is not None and code not in RETRIABLE:
-                raise EpochFailed(f"{what} was refused: {name_of(code)}", where=self.name, fix="none")
+            self._judge(what, code)
             yield
         raise EpochFailed(f"no answer to {what}", where=self.name, fix="none")
+
+    def _judge(self, what: str, code: int | None) -> None:
+        """Raise where sending the request again does not help."""
+        if code in FENCED:
+            raise EpochFailed(f"{what} came too late: {name_of(code)}", where=self.name, fix="none")
+        if code is not None and code not in RETRIABLE:
+            raise EpochFailed(f"{what} was refused: {name_of(code)}", where=self.name, fix="none")
