@@ -46,7 +46,7 @@ class Writer:
     """What a partition knows of a producer id."""
 
     epoch: int
-    last_sequence: int | None = None
+    last_sequence: int = -1
     batches: list[tuple[int, int, int]] = field(default_factory=list)  # first and last sequence, offset
 
 
@@ -97,19 +97,13 @@ class Partition:
         """Append a batch unless it is there already or out of order: the code, and where it stands."""
         last = sequence + count - 1
         writer = self.writers.get(producer.id)
-        if writer is not None:
-            if writer.epoch == producer.epoch:
-                for first_known, last_known, offset in writer.batches:
-                    if (first_known, last_known) == (sequence, last):
-                        return Code.NONE, offset
-            if producer.epoch < writer.epoch:
-                return Code.INVALID_PRODUCER_EPOCH, -1
-        if sequence > self.tried.get(producer.id, (0, sequence))[1]:
-            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-        if writer is not None:
-            is_next = sequence == (0 if writer.last_sequence is None else writer.last_sequence + 1)
-            if not (sequence == 0 if producer.epoch > writer.epoch else is_next):
-                return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if writer is not None and writer.epoch == producer.epoch:
+            for first_known, last_known, offset in writer.batches:
+                if (first_known, last_known) == (sequence, last):
+                    return Code.NONE, offset
+        code = self._refuse(writer, producer, sequence)
+        if code:
+            return code, -1
         if writer is None or producer.epoch > writer.epoch:
             writer = self.writers[producer.id] = Writer(producer.epoch)
         self.tried.pop(producer.id, None)
@@ -119,6 +113,16 @@ class Partition:
         self.open.setdefault(producer, offset)
         self._add(Batch(offset, count, producer, payload))
         return Code.NONE, offset
+
+    def _refuse(self, writer: Writer | None, producer: Producer, sequence: int) -> int:
+        if writer is not None and producer.epoch < writer.epoch:
+            return Code.INVALID_PRODUCER_EPOCH
+        if sequence > self.tried.get(producer.id, (0, sequence))[1]:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if writer is None:
+            return Code.NONE  # one that is not known here may begin with any sequence
+        expected = 0 if producer.epoch > writer.epoch else writer.last_sequence + 1
+        return Code.NONE if sequence == expected else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def note(self, producer: Producer, sequence: int) -> None:
         """A producer wants to begin here: no batch behind the first that it has tried is to come before that one."""
@@ -133,6 +137,7 @@ class Partition:
         writer = self.writers.get(producer.id)
         if writer is None or epoch > writer.epoch:
             self.writers[producer.id] = Writer(epoch)
+        self.tried.pop(producer.id, None)
         first = self.open.pop(producer, None)
         if first is not None and not is_commit:
             self.aborted.append((producer, first, self.end))
@@ -288,6 +293,9 @@ class Broker:
         """Append a batch in a transaction: the code, and where it stands."""
         partition = self.partition(place)
         if producer not in partition.open:
+            writer = partition.writers.get(producer.id)
+            if writer is not None and producer.epoch < writer.epoch:
+                return Code.INVALID_PRODUCER_EPOCH, -1
             partition.note(producer, sequence)
             code = self._verify(name, place, producer)
             if code:

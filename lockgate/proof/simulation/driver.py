@@ -132,21 +132,18 @@ class Driver:
         return self.permits if self.is_alive else None
 
     def _tasks(self, rows: range, *, is_exchanging: bool) -> list[Rows]:
-        places = self.world.outputs
+        """The rows of each task: of one partition where they are exchanged or alike, else half of all rows."""
         if is_exchanging or self.world.schedule.is_alike:
-            return [
-                {place: mine} for place in places if (mine := [row for row in rows if _place(row, places) == place])
-            ]
-        half = rows.start + (len(rows) + 1) // 2
-        pieces = [rows[: half - rows.start], rows[half - rows.start :]]
-        return [
-            {
-                place: [row for row in piece if _place(row, places) == place]
-                for place in {_place(row, places) for row in piece}
-            }
-            for piece in pieces
-            if piece
-        ]
+            return [{place: mine} for place, mine in self._by_place(rows).items()]
+        half = (len(rows) + 1) // 2
+        return [self._by_place(piece) for piece in (rows[:half], rows[half:]) if piece]
+
+    def _by_place(self, rows: range) -> dict[Place, list[int]]:
+        # In the order of the rows, never in that of a set, which is another one in each process.
+        places, found = self.world.outputs, dict[Place, list[int]]()
+        for row in rows:
+            found.setdefault(places[row % len(places)], []).append(row)
+        return found
 
     def _carry(self, what: str, effect: Callable[[], T], *, is_change: bool) -> T:
         return self._journal.once(what, lambda: self.world.carry(self, what, effect, is_change=is_change))
@@ -193,10 +190,6 @@ class _Clock:
 
 def _cause_of(error: Exception) -> Cause:
     return Cause.NOT_ALIKE if isinstance(error, NotAlike) else find_cause(error)[0]
-
-
-def _place(row: int, places: Sequence[Place]) -> Place:
-    return places[row % len(places)]
 
 
 def _copied(part: object) -> dict[str, Any]:
