@@ -37,9 +37,10 @@ class Crash(BaseException):
 class Driver:
     """One process; what it does is a call of `move` at a time."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, is_alone: bool) -> None:
         self.world = world
         self.name = name
+        self.is_alone = is_alone  # has it no excuse to stop?
         self.is_alive = True
         self._journal = Journal(lambda: world.clock)
         self._starts = 0  # of the query, in this process

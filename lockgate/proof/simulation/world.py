@@ -93,7 +93,10 @@ class World:
                 driver.start_query()
                 return
         except (Fenced, EpochTooLong, LedgerMismatch, ConcurrentUpdate) as error:
-            self.tell(driver.name, f"stops: {type(error).__name__}: {str(error).splitlines()[0]}")
+            told = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            self.tell(driver.name, f"stops: {told}")
+            if driver.is_alone:
+                raise Broken(f"{driver.name} stops although nothing goes wrong and it is alone: {told}") from error
         except Exception as error:
             raise Broken(f"{driver.name} ends as none should: {type(error).__name__}: {error}") from error
         driver.is_alive = False
@@ -104,7 +107,8 @@ class World:
     def _start(self) -> Driver:
         self._count_start()
         self._names += 1
-        driver = Driver(self, f"driver {self._names}")
+        is_alone = self._is_calm and not self._drivers  # when it is calm, nobody starts beside one who lives
+        driver = Driver(self, f"driver {self._names}", is_alone=is_alone)
         self._drivers.append(driver)
         self.tell(driver.name, f"starts at epoch {self.checkpoint.next}, run {driver.run}")
         return driver
