@@ -1,0 +1,1 @@
+"""What shows that a promise holds, and that the showing can fail."""
