@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from lockgate.proof.checkers import Strike, check
@@ -61,7 +62,7 @@ class Trial:
     seconds: float = 0.0
     counterexample: Counterexample | None = None
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome:
         """Holds, broken or unknown."""
         outcome = combine(one.outcome for one in self.checks.values())
@@ -156,7 +157,7 @@ class Verdict:
     settings: Settings
     trials: tuple[Trial, ...]
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome:
         """Holds, broken or unknown."""
         return combine(trial.outcome for trial in self.trials)
@@ -209,6 +210,7 @@ class Verdict:
         """The trials that ended so."""
         return tuple(trial for trial in self.trials if trial.outcome is outcome)
 
+    @cached_property
     def table(self) -> dict[Strike, Cell]:
         """Every fault at every point where it struck or was to strike, in the order of their first trials."""
         cells: dict[Strike, list[Trial]] = {}

@@ -183,7 +183,7 @@ def test_the_table_counts_a_trial_at_each_of_its_points_and_the_totals_count_it_
     other = ("stop worker", "HALF")
     both = replace(trial(BROKEN, 1, lost=2, duplicated=1), struck=(STRIKE, other, other))
     verdict = Verdict(SETTINGS, (trial(HOLDS), both, trial(UNKNOWN, 2, other)))
-    table = verdict.table()
+    table = verdict.table
     assert (table[STRIKE].outcome, table[STRIKE].trial_count, table[STRIKE].strike_count) == (BROKEN, 2, 2)
     assert (table[other].strike_count, table[other].broken_count, table[other].unknown_count) == (3, 1, 1)
     assert table[STRIKE].wrongs["lost"] == table[other].wrongs["lost"] == 2
@@ -193,5 +193,5 @@ def test_the_table_counts_a_trial_at_each_of_its_points_and_the_totals_count_it_
 
 def test_a_fault_that_did_not_strike_has_its_cell() -> None:
     missed = replace(trial(UNKNOWN), struck=())
-    cell = Verdict(SETTINGS, (missed,)).table()[STRIKE]
+    cell = Verdict(SETTINGS, (missed,)).table[STRIKE]
     assert (cell.outcome, cell.trial_count, cell.strike_count) == (UNKNOWN, 1, 0)
