@@ -51,6 +51,8 @@ def check_tried(history: History, promises: Promises, *, due: Sequence[Strike]) 
     """Did all faults strike, and was there something to break?"""
     tally = Tally("tried")
     tally.hold()
+    if not due:
+        tally.doubt("no fault was due, so none was survived")
     outstanding = Counter(due) - Counter((fault.kind, fault.point) for fault in history.of(Fault))
     if outstanding:
         (kind, point), count = next(iter(outstanding.items()))
@@ -148,8 +150,11 @@ def check_aborted_seen(history: History, promises: Promises) -> Finding:
             tally.doubt(doubt_after)
             continue
         tally.hold()
-        if doubt := history.doubt(Reader.ALONG) or _reader_fault(output, seen, there):
+        missed = there.keys() - {row.place for row in seen}
+        if doubt := history.doubt(Reader.ALONG):
             tally.doubt(doubt)
+        elif missed:
+            tally.doubt(f"the reader 'along' missed {len(missed)} rows of {output!r}")
         if history.doubt(Reader.LOG) is None and not there.keys() <= written:
             tally.doubt(f"a reader of committed records of {output!r} saw one that is not in the log")
         for row in gone:
@@ -310,16 +315,6 @@ def _difference(rows: Sequence[Row], there: Sequence[Read]) -> _Difference:
         foreign=[row for row in there if row.content not in contents],
         has_traces=has_traces,
     )
-
-
-def _reader_fault(output: str, seen: Sequence[Read], there: Iterable[tuple[str, int, int]]) -> str | None:
-    """What the reader that read along cannot have seen rightly; then it proves nothing."""
-    places = {row.place for row in seen}
-    if missed := set(there) - places:
-        return f"the reader 'along' missed {len(missed)} rows of {output!r}"
-    if len(places) < len(seen):
-        return f"the reader 'along' was given {len(seen) - len(places)} offsets of {output!r} twice"
-    return None
 
 
 def _trace_of_lost(content: Content, promise: Promise, history: History, output: str) -> Trace | None:

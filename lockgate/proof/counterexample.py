@@ -108,7 +108,8 @@ def _epochs(history: History, epochs: Iterable[int]) -> Iterator[Moment]:
             yield Moment(done.at_seconds, "epoch", f"epoch {done.epoch} processed by driver {done.driver}")
     for commit in history.of(Committed):
         if commit.epoch in wanted:
-            yield Moment(commit.at_seconds, "epoch", f"epoch {commit.epoch} committed by driver {commit.driver}")
+            by = "" if commit.driver is None else f" by driver {commit.driver}"
+            yield Moment(commit.at_seconds, "epoch", f"epoch {commit.epoch} committed{by}")
 
 
 def _reads(history: History, subject: Subject) -> Iterator[Moment]:

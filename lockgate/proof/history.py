@@ -117,10 +117,10 @@ class Processed:
 
 @dataclass(frozen=True)
 class Committed:
-    """An epoch is in the sink's ledger, written by this driver."""
+    """An epoch is in the sink's ledger."""
 
     epoch: int
-    driver: int
+    driver: int | None  # that committed it, not one that claimed the ledger later; None: not known
     ends: tuple[End, ...]
     at_seconds: float
 
@@ -130,7 +130,7 @@ class Read:
     """A reader was given a record of an output."""
 
     reader: Reader
-    output: str
+    output: str  # the topic or table: outputs of a job that share one cannot be told apart by a reader
     partition: int
     offset: int
     key: bytes | None
@@ -239,12 +239,22 @@ class History:
         return found
 
     def doubt(self, reader: Reader) -> str | None:
-        """Why a reader cannot be relied on to have read all; None where it can."""
+        """Why a reader cannot be relied on; None where it has read all, and everything once."""
+        return self._doubts[reader]
+
+    @cached_property
+    def _doubts(self) -> dict[Reader, str | None]:
+        return {reader: self._find_doubt(reader) for reader in Reader}
+
+    def _find_doubt(self, reader: Reader) -> str | None:
         gaps = [fact.reason for fact in self.of(Gap) if fact.reader is reader]
         if gaps:
             return f"the reader {reader.value!r} has a gap: {gaps[0]}"
         if not any(fact.reader is reader for fact in self.of(ReadToEnd)):
             return f"the reader {reader.value!r} has not read to the end"
+        places = [fact.place for fact in self.of(Read) if fact.reader is reader]
+        if twice := len(places) - len(set(places)):
+            return f"the reader {reader.value!r} was given {twice} offsets twice"
         return None
 
 

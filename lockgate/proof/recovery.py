@@ -32,8 +32,7 @@ def recoveries(history: History) -> tuple[tuple[Fault, float | None], ...]:
     found = []
     for fault in faults:
         following = min((one.at_seconds for one in faults if one.at_seconds > fault.at_seconds), default=float("inf"))
-        begun = [at for at in starts if fault.at_seconds <= at < following]
-        since = max([fault.at_seconds, *begun])
+        since = min((at for at in starts if fault.at_seconds <= at < following), default=fault.at_seconds)
         new = (
             row.at_seconds
             for row in seen

@@ -78,7 +78,7 @@ class _Epochs:
         started: dict[int, float] = {}
         for commit in history.of(Committed):
             ends.setdefault(commit.epoch, {(end.topic, end.partition): end.offset for end in commit.ends})
-            if commit.driver in starts:
+            if commit.driver is not None and commit.driver in starts:
                 started.setdefault(commit.epoch, starts[commit.driver])
         return cls(ends, started)
 

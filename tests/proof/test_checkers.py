@@ -4,8 +4,10 @@ The clean history: two source partitions, three epochs of four events, one row a
 The driver is killed in epoch 1: its rows stay in the log, aborted, and the next driver writes them again.
 """
 
+import ast
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -226,6 +228,10 @@ def test_a_fault_that_does_not_strike_proves_nothing() -> None:
     assert "VOTES" in findings(without(clean(), Fault))["tried"].reason
 
 
+def test_a_trial_without_a_fault_proves_nothing() -> None:
+    assert findings(without(clean(), Fault), due=[])["tried"].outcome is Outcome.UNKNOWN
+
+
 def test_nothing_expected_proves_nothing() -> None:
     nothing: Facts = without(clean(), Read)
     assert findings(nothing, replace(PROMISE, rows=()))["tried"].outcome is Outcome.UNKNOWN
@@ -302,6 +308,13 @@ def test_the_epoch_of_a_row_that_does_not_say_it_is_the_one_that_took_its_event(
     assert ends_of(without(forget(clean()), Committed)) == {"split epochs": Outcome.UNKNOWN}
 
 
+def test_a_ledger_that_does_not_say_who_committed_is_no_evidence_against_the_job() -> None:
+    facts = [
+        replace(fact, driver=None) if isinstance(fact, Committed) else fact for fact in split_between_drivers(clean())
+    ]
+    assert ends_of(facts) == {}
+
+
 def test_an_epoch_behind_a_later_one_is_caught() -> None:
     facts = changed(clean(), lambda one: replace(one, epoch=7), 0, 0)
     assert ends_of(without(changed(facts, lambda one: replace(one, epoch=7), 0, 1), Committed)) == {
@@ -340,7 +353,12 @@ def test_a_reader_that_missed_a_row_proves_nothing() -> None:
 
 def test_a_reader_that_was_given_a_row_twice_proves_nothing() -> None:
     again = [fact for fact in clean() if is_row(fact, 0, 2, Reader.ALONG)]
-    assert ends_of([*clean(), *again]) == {"aborted seen": Outcome.UNKNOWN}
+    assert ends_of([*clean(), *again]) == {"aborted seen": Outcome.UNKNOWN, "split epochs": Outcome.UNKNOWN}
+
+
+def test_a_row_that_the_last_reader_was_given_twice_is_not_taken_for_a_copy() -> None:
+    again = [fact for fact in clean() if is_row(fact, 0, 2, Reader.AFTER)]
+    assert findings([*clean(), *again])["duplicated"].outcome is Outcome.UNKNOWN
 
 
 def test_readers_that_contradict_each_other_prove_nothing() -> None:
@@ -456,3 +474,24 @@ def test_no_new_row_is_owed_after_the_last_one() -> None:
     last = Fault("kill driver", "VOTES", "driver 1", 15.0)
     assert ends_of([*clean(), last]) == {}
     assert recoveries(History((*clean(), last)))[1] == (last, None)
+
+
+def test_a_driver_that_has_to_be_started_twice_recovers_with_the_first_new_row() -> None:
+    assert [seconds for _, seconds in recoveries(History((*clean(), Start(2, 12.5))))] == [10.0]
+
+
+# -- independence -----------------------------------------------------------------------------------------------------
+
+JUDGES = ("history", "promises", "findings", "checkers", "wholeepochs", "recovery", "counterexample", "verdict")
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_who_judges_shares_no_code_with_who_writes(name: str) -> None:
+    source = (Path(__file__).parents[2] / "lockgate" / "proof" / f"{name}.py").read_text()
+    ours = {
+        node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("lockgate")
+    }
+    judges = {f"lockgate.proof.{one}" for one in (*JUDGES, "settings")}
+    assert ours <= judges | {"lockgate.errors", "lockgate.guarantees"}

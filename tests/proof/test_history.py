@@ -36,6 +36,7 @@ FACTS: list[Fact] = [
     Up(0, 0.4),
     Processed(2, 0, ENDS, 0.9),
     Committed(2, 1, ENDS, 4.0),
+    Committed(3, None, ENDS, 5.0),
     Read(Reader.ALONG, "out", 0, 11, b"k", b"\xfe", TRACE, 2, 4.25),
     Read(Reader.LOG, "out", 0, 11, None, None, None, None, 9.0),
     Read(Reader.AFTER, "out", 0, 12, b"", b"", (), 0, 9.0),
@@ -89,4 +90,4 @@ def test_what_is_no_fact_is_refused_with_its_line(line: str) -> None:
 
 
 def test_a_line_is_a_fact() -> None:
-    assert as_fact(as_line(FACTS[8])) == FACTS[8]
+    assert as_fact(as_line(FACTS[9])) == FACTS[9]
