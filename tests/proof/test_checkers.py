@@ -223,6 +223,57 @@ def test_a_wrong_aggregate_is_caught() -> None:
     assert findings(clean(), wrong)["wrong aggregates"].count == 2
 
 
+@pytest.mark.parametrize(
+    ("guarantee", "outcome", "count"),
+    [
+        (Guarantee.AT_MOST_ONCE, Outcome.NOT_PROMISED, 2),
+        (Guarantee.AT_LEAST_ONCE, Outcome.NOT_PROMISED, 2),
+        (Guarantee.EXACTLY_ONCE, Outcome.BROKEN, 2),
+        (EXACT, Outcome.BROKEN, 2),
+    ],
+)
+def test_a_wrong_aggregate_breaks_what_promises_exact_state(guarantee: Guarantee, outcome: Outcome, count: int) -> None:
+    promise = replace(PROMISE, guarantee=guarantee, batch=(*rows()[:-1], Row(b"b", b'{"id": 16}')))
+    finding = findings(clean(), promise)["wrong aggregates"]
+    assert (finding.outcome, finding.count) == (outcome, count)
+
+
+@pytest.mark.parametrize(("guarantee", "outcome"), [(Guarantee.EXACTLY_ONCE, Outcome.HOLDS), (EXACT, Outcome.BROKEN)])
+def test_a_copy_is_a_wrong_aggregate_only_where_copies_are_not_allowed(guarantee: Guarantee, outcome: Outcome) -> None:
+    promise = replace(PROMISE, guarantee=guarantee, batch=rows())
+    assert findings(double(clean()), promise)["wrong aggregates"].outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "outcome"),
+    [
+        (Guarantee.AT_LEAST_ONCE, Outcome.NOT_PROMISED),
+        (Guarantee.EXACTLY_ONCE, Outcome.UNKNOWN),
+        (EXACT, Outcome.UNKNOWN),
+    ],
+)
+def test_aggregates_that_nobody_read_to_the_end_are_unknown(guarantee: Guarantee, outcome: Outcome) -> None:
+    promise = replace(PROMISE, guarantee=guarantee, batch=rows()[:3])
+    assert findings(no_end(clean(), Reader.AFTER), promise)["wrong aggregates"].outcome is outcome
+
+
+def test_a_wrong_aggregate_names_the_row_and_its_events() -> None:
+    beyond = findings(clean(), replace(PROMISE, batch=rows()[:-1]))["wrong aggregates"].subject
+    assert beyond is not None
+    assert [read.content for read in beyond.reads] == [rows()[-1].content]
+    missing = findings(lose(clean()), replace(PROMISE, batch=rows()))["wrong aggregates"].subject
+    assert missing is not None
+    assert missing.trace == (Position("in", 0, 5),)
+
+
+def test_an_output_that_stays_empty_beside_others_is_enough_to_go_by() -> None:
+    promises = {"out": PROMISE, "letters": replace(PROMISE, rows=())}
+    told = {one.checker: one for one in check(History(tuple(clean())), promises, due=DUE)}
+    assert told["tried"].outcome is Outcome.HOLDS
+    assert told["lost"].outcome is Outcome.HOLDS
+    assert told["open transactions"].outcome is Outcome.UNKNOWN  # nobody looked into the empty one
+
+
 def test_a_fault_that_does_not_strike_proves_nothing() -> None:
     assert ends_of(without(clean(), Fault)) == {"tried": Outcome.UNKNOWN}
     assert "VOTES" in findings(without(clean(), Fault))["tried"].reason
@@ -259,6 +310,14 @@ def test_a_lost_row_without_a_trace_is_looked_up_in_the_log() -> None:
     assert subject.trace == (Position("in", 0, 5),)
 
 
+def test_a_lost_row_is_not_explained_by_the_trace_of_another() -> None:
+    traces = {one.content: one.trace for one in rows()}
+    mixed = tuple(one._replace(trace=None) if number == 0 else one for number, one in enumerate(rows()))
+    subject = findings(lose(clean()), replace(PROMISE, rows=mixed))["lost"].subject
+    assert subject is not None
+    assert subject.trace == traces[subject.content] == (Position("in", 0, 5),)
+
+
 def test_a_doubled_row_names_all_its_places() -> None:
     subject = findings(double(clean()))["duplicated"].subject
     assert subject is not None
@@ -280,6 +339,21 @@ def test_of_two_rows_with_equal_bytes_one_lost_and_one_doubled_are_told_apart_by
         for fact in facts
     ]
     assert ends_of(swapped, promise) == {"lost": Outcome.BROKEN, "duplicated": Outcome.BROKEN}
+
+
+def test_several_rows_of_one_event_have_an_order_by_their_children_alone() -> None:
+    def ordered(*traces: Trace) -> Outcome:
+        given = [
+            replace(row(reader, 0, 0, offset, 0, 1.0), value=b"%d" % offset, trace=trace)
+            for offset, trace in enumerate(traces)
+            for reader in Reader
+        ]
+        return findings([*without(clean(), Read), *given])["disordered"].outcome
+
+    first, second = Position("in", 0, 0, (0,)), Position("in", 0, 0, (1,))
+    assert ordered((first,), (second,), (second._replace(children=(1, 0)),)) is Outcome.HOLDS
+    assert ordered((first,), (first, second)) is Outcome.HOLDS
+    assert ordered((second,), (first,)) is Outcome.BROKEN
 
 
 def test_a_key_in_two_partitions_has_no_order_unless_a_column_chose_them() -> None:
@@ -340,6 +414,12 @@ def test_a_reader_that_died_along_the_way_proves_nothing_about_the_way() -> None
     assert "it was killed" in findings(died)["aborted seen"].reason
 
 
+def test_rows_seen_along_the_way_are_not_called_aborted_where_nobody_read_the_end() -> None:
+    cut = [fact for fact in no_end(clean(), Reader.AFTER) if not is_row(fact, 0, 5, Reader.AFTER)]
+    finding = findings(cut)["aborted seen"]
+    assert (finding.outcome, finding.count) == (Outcome.UNKNOWN, 0)
+
+
 def test_what_a_reader_saw_before_it_died_still_counts_against_the_job() -> None:
     died: Facts = [*show_aborted(clean()), Gap(Reader.ALONG, "it was killed", 5.0)]
     assert findings(died)["aborted seen"].outcome is Outcome.BROKEN
@@ -375,6 +455,21 @@ def test_a_job_of_which_no_run_is_like_another_is_unknown() -> None:
 def test_rows_without_traces_and_epochs_leave_order_and_wholeness_unknown() -> None:
     bare = [replace(fact, trace=None, epoch=None) if isinstance(fact, Read) else fact for fact in clean()]
     assert ends_of(bare) == {"disordered": Outcome.UNKNOWN, "split epochs": Outcome.UNKNOWN}
+
+
+def test_one_row_without_an_epoch_leaves_wholeness_unknown() -> None:
+    facts = changed(clean(), lambda one: replace(one, trace=None, epoch=None), 0, 2, Reader.AFTER)
+    assert findings(facts)["split epochs"].outcome is Outcome.UNKNOWN
+
+
+def test_a_hole_that_a_reader_left_is_no_split_epoch() -> None:
+    cut = no_end(split_in_a_partition(clean()), Reader.AFTER)
+    assert findings(cut)["split epochs"].outcome is Outcome.UNKNOWN
+
+
+def test_one_row_without_a_trace_leaves_the_order_unknown() -> None:
+    facts = changed(clean(), lambda one: replace(one, trace=None), 0, 2, Reader.AFTER)
+    assert findings(facts)["disordered"].outcome is Outcome.UNKNOWN
 
 
 def test_open_transactions_that_nobody_looked_for_are_unknown() -> None:
@@ -431,6 +526,11 @@ def test_at_least_once_has_not_lost_an_event_that_counts_twice() -> None:
     assert told["foreign"].count == 1
 
 
+def test_exact_state_has_lost_the_row_of_an_event_that_counts_twice() -> None:
+    told = findings(changed(clean(), recount, 0, 5), STATE)
+    assert (told["lost"].outcome, told["foreign"].outcome) == (Outcome.BROKEN, Outcome.BROKEN)
+
+
 def test_at_least_once_has_lost_an_event_that_is_in_no_other_row() -> None:
     facts = changed(lose(clean()), recount, 0, 4)
     told = findings(facts, AT_LEAST)["lost"]
@@ -459,7 +559,8 @@ def test_a_recovery_lasts_from_the_fault_to_the_first_new_row() -> None:
 def test_a_row_that_was_under_way_when_the_fault_struck_is_no_recovery() -> None:
     late = changed(clean(), lambda one: replace(one, at_seconds=2.1), 0, 1, Reader.ALONG)
     worker_only = [fact for fact in late if not isinstance(fact, Start)]
-    for facts in (late, worker_only):
+    epoch_unknown = [replace(fact, epoch=None) if isinstance(fact, Fault) else fact for fact in late]
+    for facts in (late, worker_only, epoch_unknown):
         assert [seconds for _, seconds in recoveries(History(tuple(facts)))] == [10.0]
 
 
@@ -474,6 +575,13 @@ def test_no_new_row_is_owed_after_the_last_one() -> None:
     last = Fault("kill driver", "VOTES", "driver 1", 15.0)
     assert ends_of([*clean(), last]) == {}
     assert recoveries(History((*clean(), last)))[1] == (last, None)
+
+
+def test_a_start_belongs_to_the_last_fault_before_it() -> None:
+    worker = Fault("kill worker", "HALF", "worker", 0.5)
+    later = Fault("kill driver", "VOTES", "driver 1", 12.5)
+    found = recoveries(History((worker, *clean(), later)))
+    assert [seconds for _, seconds in found] == [0.5, 10.0, 0.5]
 
 
 def test_a_driver_that_has_to_be_started_twice_recovers_with_the_first_new_row() -> None:
