@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +22,7 @@ from lockgate.compare.letters import Letters
 from lockgate.compare.plot import Panel, draw
 from lockgate.compare.renamed import Disguise, disguise, find_endpoints
 from lockgate.compare.report import Refusal, Report, Result
-from lockgate.compare.trial import epochs_ms, events_per_second, latencies_ms
+from lockgate.compare.trial import Trial, epochs_ms, events_per_second, latencies_ms
 from lockgate.dataflow.tracking import Acks
 from lockgate.errors import Refused
 from lockgate.planner.plan import plan
@@ -203,13 +204,69 @@ def test_a_row_with_more_than_a_letter_has_is_none() -> None:
 @pytest.mark.parametrize(("total", "kills"), [(60, 2), (20_000, 2), (2000, 1), (100, 0), (101, 4)])
 def test_events_are_left_for_every_start_and_each_kill_is_reached(total: int, kills: int) -> None:
     bounds = bounds_of(total, kills)
-    assert may_be_sent(total, kills, killed=0, is_up=False, is_warm=False) == 0
-    assert 0 < may_be_sent(total, kills, killed=0, is_up=True, is_warm=False) < (*bounds, total)[0]
+    assert may_be_sent(total, kills, killed=0, is_up=False, is_warm=False, is_measured=False) == 0
+    first, second = (
+        may_be_sent(total, kills, killed=0, is_up=True, is_warm=is_warm, is_measured=False) for is_warm in (False, True)
+    )
+    assert 0 < first < second < (*bounds, total)[0]
     for killed, bound in enumerate(bounds):
-        due = may_be_sent(total, kills, killed=killed, is_up=True, is_warm=True)
-        away = may_be_sent(total, kills, killed=killed + 1, is_up=False, is_warm=True)
+        due = may_be_sent(total, kills, killed=killed, is_up=True, is_warm=True, is_measured=True)
+        away = may_be_sent(total, kills, killed=killed + 1, is_up=False, is_warm=True, is_measured=True)
         assert bound <= due <= away < (*bounds, total)[killed + 1]
-    assert may_be_sent(total, kills, killed=kills, is_up=True, is_warm=True) == total
+    assert may_be_sent(total, kills, killed=kills, is_up=True, is_warm=True, is_measured=True) == total
+
+
+class SlowDriver:
+    """Takes in an epoch what was sent when it began; rows of it are in the output at once, and counted at its end."""
+
+    contender, is_tracked, is_up, words = Contender(Guarantee.AT_LEAST_ONCE), True, True, "driver.err"
+
+    def __init__(self, feed: "FastFeed", epoch_seconds: float) -> None:
+        self.feed, self.epoch_seconds = feed, epoch_seconds
+        self.lines: list[Line] = []
+        self.starts, self.events_committed, self.in_hand, self.ends_at, self.rows = 1, 0, 0, 0.0, 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def kill(self) -> None:
+        self.in_hand = 0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self.in_hand and now >= self.ends_at:
+            self.events_committed, self.in_hand = self.in_hand, 0
+            self.lines.append(Line(self.starts, now, self.events_committed, 1, 0, taken=self.events_committed))
+        if not self.in_hand and self.feed.sent > self.events_committed:
+            self.in_hand, self.ends_at = self.feed.sent, now + self.epoch_seconds
+            self.rows += self.in_hand - self.events_committed
+
+
+class FastFeed:
+    def __init__(self) -> None:
+        self.sent_at: list[float] = []
+
+    @property
+    def sent(self) -> int:
+        return len(self.sent_at)
+
+    def send(self, limit: int) -> None:
+        self.sent_at += [time.monotonic()] * min(20, limit - self.sent)
+
+
+@pytest.mark.parametrize(("kills", "epoch_seconds"), [(0, 0.3), (1, 0.3), (2, 0.3), (2, 0.03)])
+def test_latencies_are_known_before_the_first_kill_however_slow_epochs_are(kills: int, epoch_seconds: float) -> None:
+    feed = FastFeed()
+    driver = SlowDriver(feed, epoch_seconds)
+    trial = Trial(driver, "h:1", None, {}, Letters(None, {}), lambda told: None, lambda: None)  # type: ignore[arg-type]
+    trial._ends = lambda: {("out", 0): driver.rows}  # type: ignore[method-assign]
+    trial._run(feed, 600, kills)  # type: ignore[arg-type]
+    assert (feed.sent, driver.events_committed, driver.starts) == (600, 600, kills + 1)
+    bounds = (*bounds_of(600, kills), 600)
+    assert all(bounds[index] <= kill.sent < bounds[index + 1] for index, kill in enumerate(trial._kills))
+    found = latencies_ms(feed.sent_at, driver.lines)
+    assert found
+    assert max(found) < 2000 * epoch_seconds + 500
 
 
 # -- events -----------------------------------------------------------------------------------------------------------

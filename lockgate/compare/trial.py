@@ -146,15 +146,18 @@ class Trial:
     def _run(self, feed: Feed, total: int, kills: int) -> None:
         bounds = bounds_of(total, kills)
         driver = self.driver
-        is_up, is_warm, due_at, before, all_sent_at = False, False, 0.0, 0, 0.0
+        is_up = is_warm = is_measured = False
+        due_at, before, all_sent_at = 0.0, 0, 0.0
         changed, last = time.monotonic(), (0, 0, 0)
         while True:
             self.go_on()
             driver.look()
             is_up = is_up or driver.is_up
             is_warm = is_warm or any(line.events_total for line in driver.lines)
+            is_measured = is_measured or bool(latencies_ms(feed.sent_at, driver.lines))
             killed = len(self._kills)
-            feed.send(may_be_sent(total, kills, killed=killed, is_up=is_up, is_warm=is_warm))
+            limit = may_be_sent(total, kills, killed=killed, is_up=is_up, is_warm=is_warm, is_measured=is_measured)
+            feed.send(limit)
             now = time.monotonic()
             if (standing := (feed.sent, len(driver.lines), driver.starts)) != last:
                 changed, last = now, standing
