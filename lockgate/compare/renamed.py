@@ -1,7 +1,7 @@
 """The same job under another name, another guarantee and in other topics, so that nothing of the author's is touched.
 
-Only what must differ is replaced: the name (checkpoint, ledger), the guarantee (of every output alike), and the topics
-and servers of its endpoints. Steps, functions and schemas are the author's own.
+Only what must differ is replaced: the name (checkpoint, ledger), the guarantee (of every output alike) with the
+tracking, and the topics and servers of its endpoints. Steps, functions and schemas are the author's own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lockgate.compare.contenders import Contender, Tracking
 from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
@@ -17,7 +18,7 @@ from lockgate.dataflow.steps import Read, Step, Write
 from lockgate.dataflow.stream import Output
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import Refused
-from lockgate.guarantees import Guarantee, Mode
+from lockgate.guarantees import Mode
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 
@@ -27,7 +28,7 @@ class Disguise:
     """What a job is called and where it reads and writes, for one run."""
 
     name: str
-    guarantee: Guarantee
+    contender: Contender
     servers: str
     topics: Mapping[str, str]  # the author's -> ours
 
@@ -38,6 +39,7 @@ class Endpoints:
 
     sources: tuple[KafkaSource, ...]  # one for each topic
     outputs: tuple[str, ...]  # the topics that it writes, dead letters last
+    letters: str | None  # the topic of dead letters
 
 
 def find_endpoints(job: Job) -> Endpoints:
@@ -58,9 +60,10 @@ def find_endpoints(job: Job) -> Endpoints:
             raise _refusal(job, f"reads {step.name!r} from a {kind}", "read it from a topic: KafkaSource(...)")
         elif isinstance(step, Write):
             outputs.append(_topic(job, step.name, step.sink))
-    if job.dead_letters is not None:
-        outputs.append(_topic(job, "dead letters", job.dead_letters.sink))
-    return Endpoints(tuple(sources.values()), tuple(dict.fromkeys(outputs)))
+    letters = None if job.dead_letters is None else _topic(job, "dead letters", job.dead_letters.sink)
+    if letters is not None:
+        outputs.append(letters)
+    return Endpoints(tuple(sources.values()), tuple(dict.fromkeys(outputs)), letters)
 
 
 def disguise(job: Job, as_what: Disguise) -> Job:
@@ -90,10 +93,10 @@ def disguise(job: Job, as_what: Disguise) -> Job:
     return Job(
         as_what.name,
         *outputs,
-        guarantee=as_what.guarantee,
+        guarantee=as_what.contender.guarantee,
         epoch=job.epoch,
         mode=job.mode,
-        tracking=job.tracking,
+        tracking=job.tracking if as_what.contender.tracking is Tracking.ACKS else None,
         dead_letters=None if letters is None else DeadLetters(_moved(letters.sink, as_what), letters.stop_after),
     )
 
