@@ -41,6 +41,7 @@ QUEUED_BYTES_MAX = 8_000_000
 
 _BACKLOG = 512
 _Answer = TypeVar("_Answer")
+_Self = TypeVar("_Self", bound="Proxy")
 
 
 class Direction(enum.Flag):
@@ -104,7 +105,7 @@ class NotUnderstood(Exception):
 
 
 class Inspector(Protocol):
-    """Reads along on one connection, in the proxy's thread, and rules on replies."""
+    """Reads along on one connection and rules on replies; in the proxy's thread, so it must not wait for anything."""
 
     def request(self, data: bytes) -> None:
         """Hear what the client says; it passes."""
@@ -146,7 +147,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._work, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> "Proxy":
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(

@@ -508,6 +508,8 @@ def test_a_client_that_comes_in_the_very_moment_of_refusing_does_not_break_the_p
         refusing = threading.Thread(target=proxy.refuse)
         refusing.start()
         wait_for(lambda: len(proxy._orders) == 1)
+        with proxy._lock:  # the bell has rung, too
+            pass
         second = socket.create_connection((HOST, proxy.port), timeout=SOON)
         Sleeper.awake.set()  # wakes up to both, the order first
         refusing.join()
