@@ -126,7 +126,7 @@ def _extend(trail: _Trail, node: Node) -> _Trail:
             is_state_idempotent=trail.is_state_idempotent and _is_idempotent(node),
             wild_above_state=trail.wild_above_state or trail.wild,
         )
-    if trail.wild is None and _is_wild(node):
+    if trail.wild is None and is_wild(node):
         trail = replace(
             trail,
             wild=node,
@@ -279,7 +279,8 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
     )
 
 
-def _is_wild(node: Node) -> bool:
+def is_wild(node: Node) -> bool:
+    """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
     step = node.step
     if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
         return True

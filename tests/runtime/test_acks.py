@@ -252,6 +252,18 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
+def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: Path) -> None:
+    put(place, ("a", 1), ("bad", 0), ("c", 2))
+    sink, letters = MemorySink(), MemorySink()
+    start(place, job_of(events(place).where("10 / v > 1").select("k", each="10 div v"), sink, letters))
+    assert sorted((row.k, row.each) for row in sink.rows) == [("a", 10), ("c", 5)]
+    (letter,) = letters.rows
+    assert (letter.step, letter.reason, letter.attempts) == ("where", "SQL fails: 10 / v > 1", 3)
+    assert bytes(letter.value) == b'{"k": "bad", "v": 0}'
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_rows_of_a_table_file_come_again_as_they_were(place: Path) -> None:
     def fail_first(row: Any, times: int) -> Any:
         if times < 2:
