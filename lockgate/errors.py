@@ -48,6 +48,10 @@ class FunctionFailed(Failed):
     """A function of the user's raised, or returned what its schema does not allow."""
 
 
+class TooManyLetters(Failed):
+    """More events cannot be used than the author allows."""
+
+
 class ServiceFailed(Failed):
     """A local service did not start, did not answer or did not stop."""
 

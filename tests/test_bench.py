@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -181,13 +182,31 @@ def test_spark_writes_with_the_same_settings_whoever_uses_it() -> None:
     assert "linger.ms" not in settings.client(Guarantee.END_TO_END_EXACTLY_ONCE)
 
 
-def test_at_most_once_is_compared_with_the_plain_pipeline() -> None:
-    sides = (plain.PLAIN, Guarantee.AT_MOST_ONCE)
-    timings = [timing(side, repeat, speed) for side in sides for repeat, speed in enumerate((1, 100, 110))]
-    timings[-1] = timing(sides[1], 2, 210)
+def test_at_most_once_is_compared_with_the_plain_pipeline_and_with_what_promises_more() -> None:
+    sides = plain.SIDES
+    speeds = {"PLAIN": (1, 100, 110), "AT_MOST_ONCE": (1, 100, 210), "AT_LEAST_ONCE": (1, 50, 50)}
+    timings = [timing(side, *one) for side in sides for one in enumerate(speeds.get(side.name, (1, 20, 22)))]
     found = Throughput(expected_count=90, client={side.name: {} for side in sides}, timings=(*timings,), sides=sides)
     assert found.ratio == round(155 / 105, 3)
-    assert found.as_json()["events_per_second_median"] == {"PLAIN": 105, "AT_MOST_ONCE": 155}
+    medians = {"PLAIN": 105, "AT_MOST_ONCE": 155, "AT_LEAST_ONCE": 50, "END_TO_END_EXACTLY_ONCE": 21}
+    facts = found.as_json()
+    assert facts["events_per_second_median"] == medians
+    names = list(medians)
+    assert facts["ratios"] == {
+        side: {other: round(medians[side] / medians[other], 3) for other in names[:index]}
+        for index, side in enumerate(names)
+        if index
+    }
+    table = [line.split() for line in found.lines()]
+    assert ["at-most-once", "1.48"] in table
+    assert ["at-least-once", "0.48", "0.32"] in table
+    assert ["end-to-end", "exactly-once", "0.20", "0.14", "0.42"] in table
+    assert facts["ratios_cpu"] is None
+    spent = replace(found, timings=tuple(replace(one, cpu_us_per_event=1e3 / one.events_per_second) for one in timings))
+    assert spent.as_json()["cpu_us_per_event_median"]["AT_LEAST_ONCE"] == 20.0
+    assert spent.as_json()["ratios_cpu"]["END_TO_END_EXACTLY_ONCE"]["AT_LEAST_ONCE"] == round(20 / 47.7, 3)
+    told = next(line for line in spent.lines() if line.startswith("at-least-once, us of processor an event"))
+    assert told.split()[6:] == ["1000.0", "20.0", "20.0", "20.0"]
     machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
     report = Report(settings=Settings(), machine=machine, at_most_once=found)
     assert report.holds

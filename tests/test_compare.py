@@ -4,38 +4,54 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, MemorySource, stream
-from lockgate.compare.comparison import percentile
+from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, MemorySource, acks, stream
+from lockgate.compare.comparison import _plan, percentile
+from lockgate.compare.contenders import Contender, Tracking, find_contenders, find_declared
 from lockgate.compare.counting import Tally, count_rows
 from lockgate.compare.driver import Line
 from lockgate.compare.events import make_events
 from lockgate.compare.feed import bounds_of, may_be_sent
+from lockgate.compare.letters import Letters
 from lockgate.compare.plot import Panel, draw
 from lockgate.compare.renamed import Disguise, disguise, find_endpoints
 from lockgate.compare.report import Refusal, Report, Result
-from lockgate.compare.trial import epochs_ms, events_per_second
+from lockgate.compare.trial import Trial, epochs_ms, events_per_second, latencies_ms
+from lockgate.dataflow.tracking import Acks
 from lockgate.errors import Refused
 from lockgate.planner.plan import plan
 from lockgate.services.stack import Stack
 
 JOB = """
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, acks, stream
+
+SCHEMA = "id BIGINT, account STRING, cents INT"
+
+def checked(row):
+    if row.cents % 50 == 0:
+        raise ValueError(f"{row.cents} cents are suspicious")
+    return row.id, row.account, row.cents
 
 def job(servers: str = "localhost:1", floor: int = 0) -> Job:
-    source = KafkaSource(topic="payments", servers=servers, value="id BIGINT, account STRING, cents INT")
-    large = stream("payments", source).where(f"cents > {floor}")
-    sink = KafkaSink(topic="large", servers=servers, key="account")
-    return Job("large-payments", large.to("large", sink), guarantee=Guarantee.EXACTLY_ONCE)
+    source = KafkaSource(topic="payments", servers=servers, value=SCHEMA)
+    large = stream("payments", source).map(checked, schema=SCHEMA).where(f"cents > {floor}")
+    return Job(
+        "large-payments",
+        large.to("large", KafkaSink(topic="large", servers=servers, key="account")),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        tracking=acks(max_attempts=2, backoff="100 milliseconds"),
+        dead_letters=KafkaSink(topic="letters", servers=servers, key="id"),
+    )
 """
 
 QUICK = "-XX:TieredStopAtLevel=1"
-"""Seven drivers of half a minute each would spend most of it on compiling for hours to come."""
+"""A dozen drivers of half a minute each would spend most of it on compiling for hours to come."""
 
 ROWS = [("out", b"a", b"1"), ("out", b"a", b"1"), ("out", None, b"2")]
 
@@ -63,7 +79,7 @@ def test_rows_that_cannot_be_told_apart_are_compared_by_their_number() -> None:
 
 
 def line(start: int, events: int, ms: int) -> Line:
-    return Line(start=start, heard=0.0, events_total=events, epoch_ms=ms, lag=0)
+    return Line(start=start, heard=0.0, events_total=events, epoch_ms=ms, lag=0, taken=events)
 
 
 def test_the_first_epoch_of_each_start_and_epochs_without_events_are_left_aside() -> None:
@@ -80,9 +96,106 @@ def test_the_first_epoch_of_each_start_and_epochs_without_events_are_left_aside(
     assert events_per_second(lines[:2]) == 0.0
 
 
+def heard(start: int, at: float, taken: int) -> Line:
+    return Line(start=start, heard=at, events_total=taken, epoch_ms=1, lag=0, taken=taken)
+
+
+def test_the_latency_of_an_event_goes_from_its_sending_to_the_end_of_its_epoch() -> None:
+    sent_at = [0.0, 10.0, 10.5, 11.0, 11.5]
+    assert latencies_ms(sent_at, [heard(1, 9.0, 1), heard(1, 11.2, 4), heard(1, 13.0, 5)]) == (1200, 700, 200, 1500)
+
+
+def test_events_that_wait_for_the_first_epoch_or_for_a_restart_have_no_latency() -> None:
+    sent_at = [0.0, 1.0, 10.0, 11.0, 12.0]
+    first, idle, second, after = heard(1, 9.0, 1), heard(1, 9.5, 1), heard(1, 10.5, 3), heard(2, 40.0, 5)
+    assert latencies_ms(sent_at, [heard(1, 8.0, 0), first, idle, second, after]) == (500,)
+    assert latencies_ms(sent_at, [first]) == latencies_ms(sent_at, []) == ()
+
+
+def test_an_at_most_once_job_tells_itself_how_many_events_it_took_and_others_by_their_checkpoint() -> None:
+    text = json.dumps({"events_total": 12, "epoch_ms": 5, "lag": None})
+    assert (Line.of(text, 1, taken=None).taken, Line.of(text, 1, taken=10).taken) == (12, 10)
+
+
 def test_percentiles_are_values_that_were_seen() -> None:
     assert (percentile(range(1, 101), 50), percentile(range(1, 101), 99), percentile([7], 99)) == (50, 99, 7)
     assert percentile([], 50) is None
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def letter(run: str, **change: object) -> tuple[str, bytes, bytes]:
+    told = {
+        "id": f"id-{run}",
+        "job": f"ours-{run}",
+        "life": f"life-{run}",
+        "epoch": len(run),
+        "step": "checked",
+        "reason": f"no number in topic 'ours-{run}-in-1'",
+        "attempts": len(run),
+        "source": "payments",
+        "part": f"ours-{run}-in-10-000000",
+        "at": 17,
+        "shown": "{}",
+        "value": "AAEC",
+        "key": None,
+        **change,
+    }
+    return "letters", told["id"].encode(), json.dumps(told).encode()
+
+
+def letters_of(run: str) -> Letters:
+    ours = {f"ours-{run}": "job", f"ours-{run}-in-1": "calls", f"ours-{run}-in-10": "payments"}
+    return Letters("letters", ours)
+
+
+def test_letters_of_two_runs_are_the_same_row() -> None:
+    one, other = (letters_of(run).reduce(letter(run)) for run in ("one", "other"))
+    assert one == other
+    topic, key, value = one
+    assert (topic, key) == ("letters", None)
+    assert json.loads(value or b"") == {
+        "step": "checked",
+        "reason": "no number in topic 'calls'",
+        "source": "payments",
+        "part": "payments-000000",
+        "at": 17,
+        "shown": "{}",
+        "value": "AAEC",
+    }
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "other"}, {"reason": "else"}, {"at": 18}, {"value": "AA=="}, {"child": "1"}]
+)
+def test_letters_of_other_events_or_failures_stay_other_rows(change: dict[str, object]) -> None:
+    letters = letters_of("one")
+    assert letters.reduce(letter("one", **change)) != letters.reduce(letter("one"))
+
+
+def test_a_letter_without_a_column_is_the_same_as_one_with_nothing_in_it() -> None:
+    letters = letters_of("one")
+    topic, key, value = letter("one")
+    shorter = {name: told for name, told in json.loads(value).items() if told is not None}
+    assert letters.reduce((topic, key, json.dumps(shorter).encode())) == letters.reduce((topic, key, value))
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"a,b", b"17", b'["id"]', b'{"id": 1, "job": "ours-one"}'])
+def test_what_is_no_letter_stays_as_it_is(value: bytes | None) -> None:
+    row = ("letters", b"key", value)
+    assert letters_of("one").reduce(row) == row
+
+
+def test_rows_of_other_outputs_stay_as_they_are() -> None:
+    row = ("out", *letter("one")[1:])
+    assert letters_of("one").reduce(row) == row
+    assert Letters(None, {}).reduce(row) == row
+
+
+def test_a_row_with_more_than_a_letter_has_is_none() -> None:
+    row = letter("one", colour="red")
+    assert letters_of("one").reduce(row) == row
 
 
 # -- the feed ---------------------------------------------------------------------------------------------------------
@@ -91,12 +204,69 @@ def test_percentiles_are_values_that_were_seen() -> None:
 @pytest.mark.parametrize(("total", "kills"), [(60, 2), (20_000, 2), (2000, 1), (100, 0), (101, 4)])
 def test_events_are_left_for_every_start_and_each_kill_is_reached(total: int, kills: int) -> None:
     bounds = bounds_of(total, kills)
-    assert may_be_sent(total, kills, killed=0, is_up=False) == 0
+    assert may_be_sent(total, kills, killed=0, is_up=False, is_warm=False, is_measured=False) == 0
+    first, second = (
+        may_be_sent(total, kills, killed=0, is_up=True, is_warm=is_warm, is_measured=False) for is_warm in (False, True)
+    )
+    assert 0 < first < second < (*bounds, total)[0]
     for killed, bound in enumerate(bounds):
-        due = may_be_sent(total, kills, killed=killed, is_up=True)
-        away = may_be_sent(total, kills, killed=killed + 1, is_up=False)
+        due = may_be_sent(total, kills, killed=killed, is_up=True, is_warm=True, is_measured=True)
+        away = may_be_sent(total, kills, killed=killed + 1, is_up=False, is_warm=True, is_measured=True)
         assert bound <= due <= away < (*bounds, total)[killed + 1]
-    assert may_be_sent(total, kills, killed=kills, is_up=True) == total
+    assert may_be_sent(total, kills, killed=kills, is_up=True, is_warm=True, is_measured=True) == total
+
+
+class SlowDriver:
+    """Takes in an epoch what was sent when it began; rows of it are in the output at once, and counted at its end."""
+
+    contender, is_tracked, is_up, words = Contender(Guarantee.AT_LEAST_ONCE), True, True, "driver.err"
+
+    def __init__(self, feed: "FastFeed", epoch_seconds: float) -> None:
+        self.feed, self.epoch_seconds = feed, epoch_seconds
+        self.lines: list[Line] = []
+        self.starts, self.events_committed, self.in_hand, self.ends_at, self.rows = 1, 0, 0, 0.0, 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def kill(self) -> None:
+        self.in_hand = 0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self.in_hand and now >= self.ends_at:
+            self.events_committed, self.in_hand = self.in_hand, 0
+            self.lines.append(Line(self.starts, now, self.events_committed, 1, 0, taken=self.events_committed))
+        if not self.in_hand and self.feed.sent > self.events_committed:
+            self.in_hand, self.ends_at = self.feed.sent, now + self.epoch_seconds
+            self.rows += self.in_hand - self.events_committed
+
+
+class FastFeed:
+    def __init__(self) -> None:
+        self.sent_at: list[float] = []
+
+    @property
+    def sent(self) -> int:
+        return len(self.sent_at)
+
+    def send(self, limit: int) -> None:
+        self.sent_at += [time.monotonic()] * min(20, limit - self.sent)
+
+
+@pytest.mark.parametrize(("kills", "epoch_seconds"), [(0, 0.3), (1, 0.3), (2, 0.3), (2, 0.03)])
+def test_latencies_are_known_before_the_first_kill_however_slow_epochs_are(kills: int, epoch_seconds: float) -> None:
+    feed = FastFeed()
+    driver = SlowDriver(feed, epoch_seconds)
+    trial = Trial(driver, "h:1", None, {}, Letters(None, {}), lambda told: None, lambda: None)  # type: ignore[arg-type]
+    trial._ends = lambda: {("out", 0): driver.rows}  # type: ignore[method-assign]
+    trial._run(feed, 600, kills)  # type: ignore[arg-type]
+    assert (feed.sent, driver.events_committed, driver.starts) == (600, 600, kills + 1)
+    bounds = (*bounds_of(600, kills), 600)
+    assert all(bounds[index] <= kill.sent < bounds[index + 1] for index, kill in enumerate(trial._kills))
+    found = latencies_ms(feed.sent_at, driver.lines)
+    assert found
+    assert max(found) < 2000 * epoch_seconds + 500
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -133,7 +303,7 @@ def test_events_that_cannot_be_made_are_refused_with_the_way_out(change: dict[st
 # -- the disguise -----------------------------------------------------------------------------------------------------
 
 
-def shared() -> Job:
+def shared(tracking: Acks | None = None) -> Job:
     events = stream("in", KafkaSource(topic="in", servers="h:1", value="k STRING, v INT"))
     summed = events.key_by("k").rolling(total="sum(v)")
     return Job(
@@ -141,7 +311,8 @@ def shared() -> Job:
         summed.to("all", KafkaSink(topic="all", servers="h:1")),
         summed.where("total > 5").to("some", KafkaSink(topic="some", servers="h:1"), guarantee=Guarantee.AT_LEAST_ONCE),
         dead_letters=KafkaSink(topic="letters", servers="h:1"),
-        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE if tracking is None else Guarantee.AT_LEAST_ONCE,
+        tracking=tracking,
     )
 
 
@@ -150,9 +321,9 @@ def test_a_disguised_job_is_the_same_graph_in_other_topics(guarantee: Guarantee)
     original = shared()
     endpoints = find_endpoints(original)
     assert [source.topic for source in endpoints.sources] == ["in"]
-    assert endpoints.outputs == ("all", "some", "letters")
+    assert (endpoints.outputs, endpoints.letters) == (("all", "some", "letters"), "letters")
     topics = {name: f"ours-{name}" for name in ("in", *endpoints.outputs)}
-    other = disguise(original, Disguise("ours", guarantee, "here:2", topics))
+    other = disguise(original, Disguise("ours", Contender(guarantee), "here:2", topics))
     moved = find_endpoints(other)
     assert (other.name, other.guarantee) == ("ours", guarantee)
     assert [(source.topic, source.servers) for source in moved.sources] == [("ours-in", "here:2")]
@@ -160,6 +331,36 @@ def test_a_disguised_job_is_the_same_graph_in_other_topics(guarantee: Guarantee)
     assert all(output.step.guarantee is None for output in other.outputs)
     assert [node.name for node in plan(other).logical.nodes] == [node.name for node in plan(original).logical.nodes]
     assert find_endpoints(original) == endpoints
+
+
+def test_at_least_once_is_compared_both_ways_where_the_job_is_tracked_by_acknowledgement() -> None:
+    plain, tracked = shared(), shared(acks(max_attempts=2))
+    assert find_contenders(plain, reversed(Guarantee)) == tuple(Contender(one) for one in Guarantee)
+    found = find_contenders(tracked, Guarantee)
+    assert [one.label for one in found] == [
+        "at-most-once",
+        "at-least-once (acks)",
+        "at-least-once (checkpoint)",
+        "exactly-once (state)",
+        "end-to-end exactly-once",
+    ]
+    assert len({one.slug for one in found}) == len(found)
+    assert [Contender.of_json(json.loads(json.dumps(one.as_json()))) for one in found] == [*found]
+    assert (find_declared(plain), find_declared(tracked)) == (Contender(plain.guarantee), found[1])
+
+
+def test_only_the_one_by_acknowledgement_keeps_its_tracking_and_none_is_refused_for_it() -> None:
+    tracked, untracked = shared(acks(max_attempts=2)), shared()
+    plans, refusals = _plan(tracked, find_contenders(tracked, Guarantee))
+    assert refusals == _plan(untracked, find_contenders(untracked, Guarantee))[1]
+    kept = {one.label: planned.job.tracking for one, planned in plans.items()}
+    assert kept == {
+        "at-most-once": None,
+        "at-least-once (acks)": tracked.tracking,
+        "at-least-once (checkpoint)": None,
+        "exactly-once (state)": None,
+        "end-to-end exactly-once": None,
+    }
 
 
 def test_other_endpoints_are_refused_by_name() -> None:
@@ -179,14 +380,27 @@ def test_other_endpoints_are_refused_by_name() -> None:
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
+ACKED = Contender(Guarantee.AT_LEAST_ONCE, Tracking.ACKS)
+
+
 def report() -> Report:
-    def result(guarantee: Guarantee, lost: int, duplicated: int, restart: float | None) -> Result:
-        tally = Tally(1000, 1000 - lost + duplicated, lost, duplicated, 0)
-        return Result(guarantee, tally, 120, 1340, 5678.9, restart, () if restart is None else (restart,), (500,))
+    def result(contender: Contender, lost: int, duplicated: int, restart: float | None) -> Result:
+        return Result(
+            contender,
+            tally=Tally(1000, 1000 - lost + duplicated, lost, duplicated, 0),
+            latency_ms_p50=None if restart is None else 980,
+            latency_ms_p99=None if restart is None else 2345,
+            epoch_ms_p50=120,
+            epoch_ms_p99=1340,
+            events_per_second=5678.9,
+            restart_seconds=restart,
+            restarts_seconds=() if restart is None else (restart,),
+            sent_at_kills=(500,),
+        )
 
     return Report(
         job="<job>",
-        declared=Guarantee.AT_LEAST_ONCE,
+        declared=ACKED,
         event_count=2000,
         events_origin="made from the schema, seed 1",
         row_count=1000,
@@ -194,19 +408,29 @@ def report() -> Report:
         seconds=40.0,
         rows_per_epoch=401,
         is_by_number=False,
-        results=(result(Guarantee.AT_MOST_ONCE, 321, 0, None), result(Guarantee.AT_LEAST_ONCE, 0, 77, 6.5)),
-        refusals=(Refusal(Guarantee.END_TO_END_EXACTLY_ONCE, reason="the sink is <plain>", fix="use another"),),
+        results=(
+            result(Contender(Guarantee.AT_MOST_ONCE), 321, 0, None),
+            result(ACKED, 0, 77, 6.5),
+            result(Contender(Guarantee.AT_LEAST_ONCE, Tracking.CHECKPOINT), 0, 78, 6.6),
+        ),
+        refusals=(
+            Refusal(Contender(Guarantee.END_TO_END_EXACTLY_ONCE), reason="the sink is <plain>", fix="use another"),
+        ),
     )
 
 
 def test_the_table_has_every_number_and_the_reason_of_a_refusal() -> None:
     lines = report().lines(120)
     rows = {text.split("  ")[0]: " ".join(text.split()) for text in lines[2:7]}
-    assert rows["at-most-once"] == "at-most-once 321 0 0 120 / 1,340 ms 5,679 -"
-    assert rows["at-least-once"] == "at-least-once 0 77 0 120 / 1,340 ms 5,679 6.5 s"
+    assert rows["at-most-once"] == "at-most-once 321 0 0 - 120 / 1,340 ms 5,679 -"
+    numbers = "980 / 2,345 ms 120 / 1,340 ms 5,679"
+    assert rows["at-least-once (acks)"] == f"at-least-once (acks) 0 77 0 {numbers} 6.5 s"
+    assert rows["at-least-once (checkpoint)"] == f"at-least-once (checkpoint) 0 78 0 {numbers} 6.6 s"
     assert rows["end-to-end exactly-once"] == "end-to-end exactly-once refused: the sink is <plain>"
     assert all(len(text) <= 120 for text in lines)
-    assert any("Guarantee.AT_LEAST_ONCE (as it is declared)" in text for text in lines)
+    told = " ".join(" ".join(lines).split())
+    assert "Guarantee.AT_LEAST_ONCE, tracking=acks(...) (as it is declared);" in told
+    assert "Guarantee.AT_LEAST_ONCE, without tracking=;" in told
 
 
 def test_a_comparison_by_number_says_so() -> None:
@@ -219,8 +443,21 @@ def test_a_comparison_by_number_says_so() -> None:
 def test_the_page_holds_table_and_plot_and_no_markup_of_the_author() -> None:
     page = report().page()
     assert all(text in page for text in ("<svg ", "321", "77", "refused: the sink is &lt;plain&gt;", "6.5 s"))
+    assert page.count("at-least-once (checkpoint)") > 1  # in the table and in the plot
     assert "<job>" not in page
-    assert json.loads(json.dumps(report().as_json()))["results"][1]["tally"]["duplicated_count"] == 77
+
+
+def test_the_facts_tell_both_ways_of_at_least_once_apart() -> None:
+    facts = json.loads(json.dumps(report().as_json()))
+    assert facts["declared"] == {"guarantee": "AT_LEAST_ONCE", "tracking": "acks"}
+    told = [(one["label"], one["guarantee"], one["tracking"], one["latency_ms_p99"]) for one in facts["results"]]
+    assert told == [
+        ("at-most-once", "AT_MOST_ONCE", None, None),
+        ("at-least-once (acks)", "AT_LEAST_ONCE", "acks", 2345),
+        ("at-least-once (checkpoint)", "AT_LEAST_ONCE", "checkpoint", 2345),
+    ]
+    assert facts["results"][1]["tally"]["duplicated_count"] == 77
+    assert facts["refusals"][0]["label"] == "end-to-end exactly-once"
 
 
 def test_bars_are_as_long_as_their_values_and_none_is_no_bar() -> None:
@@ -271,21 +508,27 @@ def test_under_the_same_kill_at_least_once_loses_nothing_and_end_to_end_doubles_
     done = compare(home, "-p", "floor=200", *chosen, *options)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
-    results = {one["guarantee"]: one for one in facts["results"]}
-    assert set(results) == {"AT_LEAST_ONCE", "END_TO_END_EXACTLY_ONCE"}
+    results = {one["label"]: one for one in facts["results"]}
+    assert [*results] == ["at-least-once (acks)", "at-least-once (checkpoint)", "end-to-end exactly-once"]
+    assert [(one["guarantee"], one["tracking"]) for one in results.values()] == [
+        ("AT_LEAST_ONCE", "acks"),
+        ("AT_LEAST_ONCE", "checkpoint"),
+        ("END_TO_END_EXACTLY_ONCE", None),
+    ]
     expected = facts["row_count"]
     assert 1000 < expected < 2000
-    assert not facts["is_by_number"]
+    assert not facts["is_by_number"]  # though there are letters, which name their run
     for one in results.values():
         assert len(one["sent_at_kills"]) == len(one["restarts_seconds"]) == 1, done.stderr
         assert 1000 <= one["sent_at_kills"][0] < 2000
+        assert 0 < one["latency_ms_p50"] <= one["latency_ms_p99"]
         assert (one["tally"]["expected_count"], one["tally"]["lost_count"], one["tally"]["other_count"]) == (
             expected,
             0,
             0,
         )
-    assert results["END_TO_END_EXACTLY_ONCE"]["tally"]["duplicated_count"] == 0
+    assert results["end-to-end exactly-once"]["tally"]["duplicated_count"] == 0
     assert json.loads((home / "shown" / "compare.json").read_text()) == facts
-    assert "end-to-end exactly-once" in (home / "shown" / "compare.html").read_text()
+    assert "at-least-once (acks)" in (home / "shown" / "compare.html").read_text()
     assert ElementTree.parse(home / "shown" / "compare.svg").getroot().tag.endswith("svg")
     assert not Stack(home / ".lockgate" / "services").status().kafka.running

@@ -9,7 +9,7 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     table          both sides into PostgreSQL, without Kafka
     lateness       late events against the wait for results; one side
     windows        native windows against the same query by hand, without Kafka
-    at-most-once   a job that tracks nothing, against the plain pipeline by hand
+    at-most-once   a job that tracks nothing, against the plain pipeline by hand and against what promises more
     acks           at-least-once by acknowledgement, against the same by checkpoint
     state          steps in Python against transformWithState by hand; few keys against many; without Kafka
 

@@ -7,7 +7,7 @@ that delivered less or more than it had to is told as WRONG, however fast it was
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -38,18 +38,19 @@ class Timing:
     epoch_events_per_second: int  # in the median epoch: without start and end
     epoch_count: int
     delivered_count: int
+    cpu_us_per_event: float | None = None  # of the driver and its workers; None where it was not measured
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Both sides, measured in turn."""
+    """All sides, measured in turn."""
 
     expected_count: int
     client: Mapping[str, Mapping[str, str]]  # what each side was set to
     timings: tuple[Timing, ...]
     delivered: str = "records"
     counted: str = "by reading them back"
-    sides: tuple[Measured, Measured] = SIDES  # the one to compare with first
+    sides: tuple[Measured, ...] = SIDES  # the one to compare with first
 
     @property
     def holds(self) -> bool:
@@ -78,6 +79,32 @@ class Throughput:
         """The same for median epochs."""
         return quotient(self.median_epoch(self.sides[1]), self.median_epoch(self.sides[0]))
 
+    @cached_property
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """How much faster each side is than each of those before it, in whole runs."""
+        return self._in_pairs(lambda side, other: quotient(self.median(side), self.median(other)))
+
+    @cached_property
+    def ratios_cpu(self) -> dict[str, dict[str, float]] | None:
+        """How much less processor time each side takes than each of those before it; others who run do not matter."""
+        costs = {side.name: self.median_cpu(side) for side in self.sides}
+        known = {name: cost for name, cost in costs.items() if cost is not None}
+        if len(known) < len(costs):
+            return None
+        return self._in_pairs(lambda side, other: quotient(known[other.name], known[side.name]))
+
+    def median_cpu(self, side: Measured) -> float | None:
+        """Processor time of a side, in microseconds an event."""
+        costs = [one.cpu_us_per_event for one in self.of(side) if one.cpu_us_per_event is not None]
+        return round(statistics.median(costs), 1) if costs else None
+
+    def _in_pairs(self, ratio: Callable[[Measured, Measured], float]) -> dict[str, dict[str, float]]:
+        return {
+            side.name: {other.name: ratio(side, other) for other in self.sides[:index]}
+            for index, side in enumerate(self.sides)
+            if index
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
         return {
@@ -89,6 +116,9 @@ class Throughput:
             "epoch_events_per_second_median": {side.name: self.median_epoch(side) for side in self.sides},
             "ratio": self.ratio,
             "ratio_epoch": self.ratio_epoch,
+            "ratios": self.ratios,
+            "cpu_us_per_event_median": {side.name: self.median_cpu(side) for side in self.sides},
+            "ratios_cpu": self.ratios_cpu,
         }
 
     def lines(self) -> list[str]:
@@ -104,12 +134,15 @@ class Throughput:
                 by_repeat = {one.repeat: getattr(one, name) for one in self.timings if one.side == side.name}
                 told = [f"{by_repeat[repeat]:,}" for repeat in repeats]
                 rows.append([f"{side.label}{label}", *told, f"{of(side):,}"])
+        for side in self.sides if self.ratios_cpu is not None else ():
+            costs = {one.repeat: f"{one.cpu_us_per_event:.1f}" for one in self.timings if one.side == side.name}
+            spent = [costs[repeat] for repeat in repeats]
+            rows.append([f"{side.label}, us of processor an event", *spent, f"{self.median_cpu(side):.1f}"])
         told = [
             f"{side.label}: {' '.join(f'{name}={text}' for name, text in self.client[side.name].items())}"
             for side in self.sides
         ]
-        lines = [*align(rows), f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
-        lines += told
+        lines = [*align(rows), *self._ratio_lines(), *told]
         if self.holds:
             return [*lines, f"every run delivered {self.expected_count:,} {self.delivered}, counted {self.counted}"]
         wrong = [
@@ -118,6 +151,16 @@ class Throughput:
             if timing.delivered_count != self.expected_count
         ]
         return [*lines, f"WRONG: {self.expected_count:,} {self.delivered} were expected; {'; '.join(wrong)}"]
+
+    def _ratio_lines(self) -> list[str]:
+        if len(self.sides) == 2:
+            return [f"ratio of the medians: {self.ratio:.2f} (whole runs), {self.ratio_epoch:.2f} (epochs)"]
+        rows = [["ratio of the medians to", *(side.label for side in self.sides[:-1])]]
+        for label, ratios in (("", self.ratios), (", processor time", self.ratios_cpu)):
+            for side in self.sides[1:] if ratios is not None else ():
+                told = [f"{ratio:.2f}" for ratio in (ratios or {})[side.name].values()]
+                rows.append([f"{side.label}{label}", *told, *[""] * (len(self.sides) - 1 - len(told))])
+        return [line.rstrip() for line in align(rows)]
 
 
 @dataclass(frozen=True)
@@ -403,7 +446,11 @@ class Report:
         if self.keys is not None:
             lines += ["", "KEYS: few against many", *self.keys.lines()]
         if self.at_most_once is not None:
-            lines += ["", "AT MOST ONCE, against the plain pipeline by hand", *self.at_most_once.lines()]
+            lines += [
+                "",
+                "AT MOST ONCE, against the plain pipeline by hand and what promises more",
+                *self.at_most_once.lines(),
+            ]
         if self.acks is not None:
             lines += ["", "AT LEAST ONCE, by acknowledgement against by checkpoint", *self.acks.lines()]
         return lines

@@ -34,9 +34,14 @@ def measure_throughput(runs: Runs, payments: Payments) -> Throughput:
 
     with runs.driver():
         timings = time_in_turn(settings, deliver, runs.site.tell)
-    clients = {side.name: {"acks": "all", **settings.client(side)} for side in SIDES}
-    clients[SIDES[1].name] |= {"batch.size": f"{BATCH_BYTES} (its own)"}
-    return Throughput(expected_count=payments.expected_count(settings), client=clients, timings=timings)
+    return Throughput(expected_count=payments.expected_count(settings), client=clients(settings), timings=timings)
+
+
+def clients(settings: Settings) -> dict[str, dict[str, str]]:
+    """What each side sets its client to."""
+    told = {side.name: {"acks": "all", **settings.client(side)} for side in SIDES}
+    told[SIDES[1].name] |= {"batch.size": f"{BATCH_BYTES} (its own)"}
+    return told
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,13 @@ class Delivered:
     seconds: float
     epochs: list[Progress]
     count: int  # of what came out, by somebody who did not write it
+    cpu_seconds: float | None = None
 
 
 def time_in_turn(
-    settings: Settings, deliver: Callable[[Any], Delivered], tell: Tell, *, sides: tuple[Measured, Measured] = SIDES
+    settings: Settings, deliver: Callable[[Any], Delivered], tell: Tell, *, sides: tuple[Measured, ...] = SIDES
 ) -> tuple[Timing, ...]:
-    """Let the sides deliver in turn, so that neither always finds the warmer JVM."""
+    """Let the sides deliver in turn, so that none always finds the warmer JVM."""
     timings = []
     for repeat in range(settings.repeats + 1):
         for side in sides if repeat % 2 == 0 else sides[::-1]:
@@ -64,6 +70,9 @@ def time_in_turn(
                 epoch_events_per_second=median_of([round(epoch.events_per_second) for epoch in done.epochs] or [0]),
                 epoch_count=len(done.epochs),
                 delivered_count=done.count,
+                cpu_us_per_event=None
+                if done.cpu_seconds is None
+                else round(done.cpu_seconds * 1e6 / settings.events, 1),
             )
             timings.append(timing)
             told = "warm-up" if repeat == 0 else f"repeat {repeat} of {settings.repeats}"

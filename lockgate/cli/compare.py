@@ -24,9 +24,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="one job under all its guarantees, with the same faults",
         description="Run a job under each of the four guarantees that it reaches, over the same events, and kill its "
         "driver, JVM and workers with SIGKILL at the same places. Tell for each how many rows were lost and "
-        "duplicated, how long epochs take, throughput, the time of a restart, and what it asks of the author; "
-        "guarantees that the planner refuses are told with its reason. The job's sources must be KafkaSource and its "
-        "sinks KafkaSink with a topic. It runs on the local Kafka (started where none runs, and stopped again) in "
+        "duplicated, the latency of events, how long epochs take, throughput, the time of a restart, and what it asks "
+        "of the author; guarantees that the planner refuses are told with its reason. Of a job with tracking=acks(...) "
+        "at-least-once is run twice, by acknowledgement and by checkpoint. The job's sources must be KafkaSource and "
+        "its sinks KafkaSink with a topic. It runs on the local Kafka (started where none runs, and stopped again) in "
         "topics of its own; the job's own topics are only read, for events to copy. Expect two minutes a guarantee.",
     )
     offer_job(compare)
@@ -42,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="guarantees",
         action="append",
         choices=_NAMES,
-        help="only this one; may be given several times",
+        help="only this one (both ways of at-least-once, where there are two); may be given several times",
     )
     compare.add_argument("--kills", type=int, metavar="N", help="how often each is killed; default: 2")
     compare.add_argument("--seconds", type=float, metavar="S", help="over which the events are sent; default: 40")

@@ -26,12 +26,13 @@ from lockgate.cli import (
     job,
     ledger,
     services,
+    simulate,
     state,
     transactions,
 )
 from lockgate.errors import LockgateError, Refused
 
-GROUPS = (job, state, ledger, transactions, checkpoints, deadletters, files, services, demo, compare, bench)
+GROUPS = (job, state, ledger, transactions, checkpoints, deadletters, files, services, demo, compare, bench, simulate)
 """Each has `register(subparsers)`, which adds its commands; each command sets `run`, a function of the arguments."""
 
 

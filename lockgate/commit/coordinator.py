@@ -110,9 +110,10 @@ class Coordinator:
         is_adopting: bool = False,
         can_roll_back: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        new_name: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.job = job
-        self.run = secrets.token_hex(8)
+        self.run = new_name()
         self._transactions = transactions
         self._ledger = ledger
         self._permits = permits
@@ -120,6 +121,7 @@ class Coordinator:
         self._is_adopting = is_adopting
         self._can_roll_back = can_roll_back
         self._now = now
+        self._new_name = new_name
         self._query_run: str | None = None
         self._has_claimed = False
         self._is_exchanging = False
@@ -129,7 +131,7 @@ class Coordinator:
     def enter(self, query_run: str) -> None:
         """The next epoch belongs to this start of the query; one that was started again claims the ledger anew."""
         if self._query_run not in (None, query_run):
-            self.run = secrets.token_hex(8)
+            self.run = self._new_name()
             self._has_claimed = False
         self._query_run = query_run
 

@@ -44,8 +44,11 @@ class Refusal:
 class Permits:
     """Who may write what, in the try that is open."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, new_name: Callable[[], str] = lambda: secrets.token_hex(8)
+    ) -> None:
         self._now = now
+        self._new_name = new_name
         self._lock = threading.Lock()
         self._try: str | None = None
         self._granted: dict[Place, tuple[int, int]] = {}  # task, attempt
@@ -56,7 +59,7 @@ class Permits:
     def open(self) -> str:
         """Begin a try: all older ones are over."""
         with self._lock:
-            self._try = secrets.token_hex(8)
+            self._try = self._new_name()
             self._granted, self._attempts, self._first_at, self._failure = {}, {}, None, None
             return self._try
 

@@ -1,6 +1,6 @@
 """The comparison: every guarantee that the job reaches, one after the other, over the same events with the same faults.
 
-    1. the job is planned under each guarantee; those that it does not reach are told with the planner's reason
+    1. the job is planned as each contender; those that it cannot be are told with the planner's reason
     2. one undisturbed run, of the strongest of them, gives the answer
     3. each runs in peace, over all events, and then under faults, while they come
 
@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from lockgate.compare.contenders import Contender, find_contenders, find_declared
 from lockgate.compare.counting import Row, count_rows
 from lockgate.compare.driver import Driver
 from lockgate.compare.events import Events
+from lockgate.compare.letters import Letters
 from lockgate.compare.renamed import Disguise, Endpoints, disguise
 from lockgate.compare.report import Refusal, Report, Result
 from lockgate.compare.trial import Faults, GoOn, Peace, Trial
@@ -77,7 +79,7 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
         now: names the topics.
         go_on: called often; what it raises ends the comparison.
     """
-    plans, refusals = _plan(setting.job, setting.guarantees)
+    plans, refusals = _plan(setting.job, find_contenders(setting.job, setting.guarantees))
     if not plans:
         raise Refused(
             f"job {setting.job.name!r} reaches none of the guarantees",
@@ -98,22 +100,22 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
         shared = runs.make_inputs("peace")
         send_all(servers, setting.events.all, shared)
         total = len(setting.events.all)
-        strongest = max(plans)
+        strongest = [*plans][-1]
         tell(f"the answer: {strongest.label}, undisturbed")
         answer = runs.in_peace("answer", strongest, shared, total // _ANSWER_EPOCHS + 1).rows
-        peace: dict[Guarantee, Peace] = {}
-        faults: dict[Guarantee, Faults] = {}
-        for guarantee, planned in plans.items():
-            tell(f"{guarantee.label}: in peace")
-            peace[guarantee] = runs.in_peace("peace", guarantee, shared, total // _PEACE_EPOCHS + 1)
-            tell(f"{guarantee.label}: under faults")
+        peace: dict[Contender, Peace] = {}
+        faults: dict[Contender, Faults] = {}
+        for contender, planned in plans.items():
+            tell(f"{contender.label}: in peace")
+            peace[contender] = runs.in_peace("peace", contender, shared, total // _PEACE_EPOCHS + 1)
+            tell(f"{contender.label}: under faults")
             # Results may wait for event time, and events for another attempt.
             has_rest = any(isinstance(node.step, Timed) for node in planned.logical.nodes)
-            faults[guarantee] = runs.under_faults(guarantee, has_rest or planned.job.tracking is not None)
+            faults[contender] = runs.under_faults(contender, has_rest or planned.job.tracking is not None)
     by_number = any(Counter(one.rows) != Counter(answer) for one in peace.values())
     return Report(
         job=setting.job.name,
-        declared=setting.job.guarantee,
+        declared=find_declared(setting.job),
         event_count=total,
         events_origin=setting.events.origin,
         row_count=len(answer),
@@ -126,22 +128,22 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
     )
 
 
-def _plan(job: Job, guarantees: Sequence[Guarantee]) -> tuple[dict[Guarantee, Plan], tuple[Refusal, ...]]:
-    """The plans under the guarantees that the job reaches, weakest first, and why it does not reach the others."""
-    plans: dict[Guarantee, Plan] = {}
+def _plan(job: Job, contenders: Sequence[Contender]) -> tuple[dict[Contender, Plan], tuple[Refusal, ...]]:
+    """The plans of the contenders that the job can be, in their order, and why it cannot be the others."""
+    plans: dict[Contender, Plan] = {}
     refusals: list[Refusal] = []
     here = _Here()
-    for guarantee in sorted(guarantees):
+    for contender in contenders:
         try:
-            planned = plan(disguise(job, Disguise(job.name, guarantee, "localhost:9092", here)))
+            planned = plan(disguise(job, Disguise(job.name, contender, "localhost:9092", here)))
             refusal: Refused | None = planned.refusal()
         except Refused as error:
             refusal = error
         else:
-            plans[guarantee] = planned
+            plans[contender] = planned
         if refusal is not None:
-            plans.pop(guarantee, None)
-            refusals.append(Refusal(guarantee, reason=refusal.what, fix=refusal.fix))
+            plans.pop(contender, None)
+            refusals.append(Refusal(contender, reason=refusal.what, fix=refusal.fix))
     return plans, tuple(refusals)
 
 
@@ -171,22 +173,22 @@ class _Runs:
             theirs: self._topic(f"{label}-in-{index}", partitions[theirs]) for index, theirs in enumerate(partitions)
         }
 
-    def in_peace(self, label: str, guarantee: Guarantee, inputs: Mapping[str, str], rows_per_epoch: int) -> Peace:
+    def in_peace(self, label: str, contender: Contender, inputs: Mapping[str, str], rows_per_epoch: int) -> Peace:
         """A run over events that are there."""
-        with self._trial(label, guarantee, inputs) as trial:
+        with self._trial(label, contender, inputs) as trial:
             return trial.in_peace(rows_per_epoch=rows_per_epoch)
 
-    def under_faults(self, guarantee: Guarantee, has_rest: bool) -> Faults:
+    def under_faults(self, contender: Contender, has_rest: bool) -> Faults:
         """A run while the events come."""
         setting = self.setting
-        inputs = self.make_inputs(f"faults-{guarantee.value}")
+        inputs = self.make_inputs(f"faults-{contender.slug}")
         rate = len(setting.events.all) / setting.seconds
-        with self._trial("faults", guarantee, inputs) as trial:
+        with self._trial("faults", contender, inputs) as trial:
             return trial.under_faults(setting.events.all, inputs, rate=rate, kills=setting.kills, has_rest=has_rest)
 
     @contextlib.contextmanager
-    def _trial(self, label: str, guarantee: Guarantee, inputs: Mapping[str, str]) -> Iterator[Trial]:
-        label = f"{label}-{guarantee.value}"
+    def _trial(self, label: str, contender: Contender, inputs: Mapping[str, str]) -> Iterator[Trial]:
+        label = f"{label}-{contender.slug}"
         outputs = {
             theirs: self._topic(f"{label}-out-{index}", _OUT_PARTITIONS)
             for index, theirs in enumerate(self.setting.endpoints.outputs)
@@ -194,16 +196,19 @@ class _Runs:
         home = self.home / f"run-{label}"
         home.mkdir(parents=True)
         spec = home / "spec.json"
+        name = f"{self.prefix}-{label}"
         facts = {
-            "name": f"{self.prefix}-{label}",
-            "guarantee": guarantee.name,
+            "name": name,
+            "contender": contender.as_json(),
             "servers": self.servers,
             "topics": {**inputs, **outputs},
         }
         spec.write_text(json.dumps({**facts, **self.setting.source}))
-        driver = Driver(job_file=self.setting.job_file, spec=spec, home=home, guarantee=guarantee)
+        driver = Driver(job_file=self.setting.job_file, spec=spec, home=home, contender=contender)
+        names = {name: self.setting.job.name, **{ours: theirs for theirs, ours in {**inputs, **outputs}.items()}}
+        letters = Letters(self.setting.endpoints.letters, names)
         try:
-            yield Trial(driver, self.servers, self.connection, outputs, self.tell, self.go_on)
+            yield Trial(driver, self.servers, self.connection, outputs, letters, self.tell, self.go_on)
         finally:
             driver.kill()
 
@@ -213,11 +218,13 @@ class _Runs:
         return name
 
 
-def _result(guarantee: Guarantee, answer: Sequence[Row], peace: Peace, faults: Faults, by_number: bool) -> Result:
-    restarts, epochs = faults.restarts_seconds, sorted(faults.epochs_ms)
+def _result(contender: Contender, answer: Sequence[Row], peace: Peace, faults: Faults, by_number: bool) -> Result:
+    restarts, latencies, epochs = faults.restarts_seconds, sorted(faults.latencies_ms), sorted(faults.epochs_ms)
     return Result(
-        guarantee=guarantee,
+        contender=contender,
         tally=count_rows(answer, faults.rows, by_number=by_number),
+        latency_ms_p50=percentile(latencies, 50),
+        latency_ms_p99=percentile(latencies, 99),
         epoch_ms_p50=percentile(epochs, 50),
         epoch_ms_p99=percentile(epochs, 99),
         events_per_second=round(peace.events_per_second, 1),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lockgate.compare.contenders import Contender
 from lockgate.demo.side import KILL_LIMIT, mark_of
 from lockgate.errors import Failed
 from lockgate.guarantees import Guarantee
@@ -35,15 +36,17 @@ class Line:
 
     start: int  # of which start of the driver
     heard: float
-    events_total: int  # of this start
+    events_total: int  # of this start; one that is tried again counts again
     epoch_ms: int
     lag: int | None
+    taken: int  # how many of all that were sent are in epochs that have ended
 
     @classmethod
-    def of(cls, text: str, start: int) -> Line:
-        """A line of `lockgate run --json`."""
+    def of(cls, text: str, start: int, taken: int | None) -> Line:
+        """A line of `lockgate run --json`; without a checkpoint, it alone tells how many events are taken."""
         told: dict[str, Any] = json.loads(text)
-        return cls(start, time.monotonic(), told["events_total"], told["epoch_ms"], told["lag"])
+        total = told["events_total"]
+        return cls(start, time.monotonic(), total, told["epoch_ms"], told["lag"], total if taken is None else taken)
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Driver:
     job_file: Path
     spec: Path
     home: Path
-    guarantee: Guarantee
+    contender: Contender
     lines: list[Line] = field(default_factory=list)
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
@@ -67,7 +70,7 @@ class Driver:
     @property
     def is_tracked(self) -> bool:
         """Does it keep a checkpoint?"""
-        return self.guarantee is not Guarantee.AT_MOST_ONCE
+        return self.contender.guarantee is not Guarantee.AT_MOST_ONCE
 
     def start(self, *options: str) -> None:
         """Start it, for the first time or again, from its checkpoint where it keeps one."""
@@ -123,11 +126,13 @@ class Driver:
             news = out.read()
         whole = news[: news.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        self.lines += [Line.of(text, self.starts) for text in whole.decode().splitlines()]
+        if whole:
+            taken = self.events_committed if self.is_tracked else None
+            self.lines += [Line.of(text, self.starts, taken) for text in whole.decode().splitlines()]
         if code:
             raise Failed(
                 "\n".join([f"The job ended with {code}. Its last words:", *_last(self.words)]),
-                where=f"{self.guarantee.label}, {self.words}",
+                where=f"{self.contender.label}, {self.words}",
                 fix="mend the job, see that `lockgate run` runs it, then compare again",
             )
         return code == 0

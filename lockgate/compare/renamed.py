@@ -1,7 +1,7 @@
 """The same job under another name, another guarantee and in other topics, so that nothing of the author's is touched.
 
-Only what must differ is replaced: the name (checkpoint, ledger), the guarantee (of every output alike), and the topics
-and servers of its endpoints. Steps, functions and schemas are the author's own.
+Only what must differ is replaced: the name (checkpoint, ledger), the guarantee (of every output alike) with the
+tracking, and the topics and servers of its endpoints. Steps, functions and schemas are the author's own.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lockgate.compare.contenders import Contender, Tracking
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.rebuilding import all_steps, rebuild
 from lockgate.dataflow.steps import Read, Step, Write
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import Refused
-from lockgate.guarantees import Guarantee, Mode
+from lockgate.guarantees import Mode
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 
@@ -25,7 +26,7 @@ class Disguise:
     """What a job is called and where it reads and writes, for one run."""
 
     name: str
-    guarantee: Guarantee
+    contender: Contender
     servers: str
     topics: Mapping[str, str]  # the author's -> ours
 
@@ -36,6 +37,7 @@ class Endpoints:
 
     sources: tuple[KafkaSource, ...]  # one for each topic
     outputs: tuple[str, ...]  # the topics that it writes, dead letters last
+    letters: str | None  # the topic of dead letters
 
 
 def find_endpoints(job: Job) -> Endpoints:
@@ -56,9 +58,10 @@ def find_endpoints(job: Job) -> Endpoints:
             raise _refusal(job, f"reads {step.name!r} from a {kind}", "read it from a topic: KafkaSource(...)")
         elif isinstance(step, Write):
             outputs.append(_topic(job, step.name, step.sink))
-    if job.dead_letters is not None:
-        outputs.append(_topic(job, "dead letters", job.dead_letters.sink))
-    return Endpoints(tuple(sources.values()), tuple(dict.fromkeys(outputs)))
+    letters = None if job.dead_letters is None else _topic(job, "dead letters", job.dead_letters.sink)
+    if letters is not None:
+        outputs.append(letters)
+    return Endpoints(tuple(sources.values()), tuple(dict.fromkeys(outputs)), letters)
 
 
 def disguise(job: Job, as_what: Disguise) -> Job:
@@ -75,7 +78,8 @@ def disguise(job: Job, as_what: Disguise) -> Job:
     return rebuild(
         job,
         name=as_what.name,
-        guarantee=as_what.guarantee,
+        guarantee=as_what.contender.guarantee,
+        keeps_tracking=as_what.contender.tracking is Tracking.ACKS,
         exchange=exchange,
         letters=lambda sink: _moved(sink, as_what),
     )

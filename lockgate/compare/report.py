@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from lockgate.compare.contenders import Contender, Tracking
 from lockgate.compare.counting import Tally
 from lockgate.compare.plot import Panel, draw
 from lockgate.guarantees import Guarantee
@@ -22,15 +23,23 @@ ASKS = {
 }
 """What each asks of the author beside the one word in the code."""
 
-_COLUMNS = ("lost", "duplicated", "other", "epoch p50 / p99", "events/s", "restart")
+ACKS_ASK = (
+    "as by checkpoint, and a sink for dead letters; functions that may be called again for an event, and readers and"
+    " state that bear another order: what failed comes again behind newer events"
+)
+"""What at-least-once asks by acknowledgement."""
+
+_COLUMNS = ("lost", "duplicated", "other", "event p50 / p99", "epoch p50 / p99", "events/s", "restart")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the job under one guarantee."""
+    """What became of the job as one contender."""
 
-    guarantee: Guarantee
+    contender: Contender
     tally: Tally
+    latency_ms_p50: int | None  # of events, before the first kill
+    latency_ms_p99: int | None
     epoch_ms_p50: int | None
     epoch_ms_p99: int | None
     events_per_second: float
@@ -41,12 +50,12 @@ class Result:
     def cells(self) -> tuple[str, ...]:
         """The numbers as people read them."""
         tally = self.tally
-        epochs = "-" if self.epoch_ms_p50 is None else f"{self.epoch_ms_p50:,} / {self.epoch_ms_p99:,} ms"
         return (
             f"{tally.lost_count:,}",
             f"{tally.duplicated_count:,}",
             f"{tally.other_count:,}",
-            epochs,
+            _pair(self.latency_ms_p50, self.latency_ms_p99),
+            _pair(self.epoch_ms_p50, self.epoch_ms_p99),
             f"{self.events_per_second:,.0f}",
             "-" if self.restart_seconds is None else f"{self.restart_seconds:.1f} s",
         )
@@ -54,9 +63,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A guarantee that the job does not reach, and why."""
+    """A contender that the job cannot be, and why."""
 
-    guarantee: Guarantee
+    contender: Contender
     reason: str
     fix: str
 
@@ -66,7 +75,7 @@ class Report:
     """The whole comparison."""
 
     job: str
-    declared: Guarantee
+    declared: Contender
     event_count: int
     events_origin: str
     row_count: int
@@ -81,52 +90,57 @@ class Report:
         """The facts as plain data."""
         return {
             **asdict(self),
-            "declared": self.declared.name,
-            "results": [
-                {**asdict(one), "guarantee": one.guarantee.name, "asks": ASKS[one.guarantee]} for one in self.results
-            ],
-            "refusals": [{**asdict(one), "guarantee": one.guarantee.name} for one in self.refusals],
+            "declared": self.declared.as_json(),
+            "results": [{**_flat(one), "asks": self._asks(one.contender)} for one in self.results],
+            "refusals": [_flat(one) for one in self.refusals],
         }
 
     def lines(self, width: int) -> list[str]:
         """The table and the notes, for people."""
         lines = [f"job {self.job}: {self.event_count:,} events, {self.events_origin}; {self.row_count:,} rows to come"]
         lines += ["", *self._table(), "", "what it asks of the author"]
-        rooms = max(len(one.label) for one in Guarantee)
+        rooms = max(len(one) for one in (*_COLUMNS, *(each.contender.label for each in self.results)))
         for one in self.results:
-            lines += _wrapped(f"  {one.guarantee.label:<{rooms}}  ", self._asks(one.guarantee), width)
+            lines += _wrapped(f"  {one.contender.label:<{rooms}}  ", self._asks(one.contender), width)
         lines += ["", "how it was measured"]
         for name, text in self.notes():
             lines += _wrapped(f"  {name:<{rooms}}  ", text, width)
         return lines
 
     def _table(self) -> list[str]:
-        rows = [("guarantee", _COLUMNS), *((one.guarantee.label, one.cells()) for one in self.results)]
-        first = max(len(label) for label, _ in [*rows, *((one.guarantee.label, ()) for one in self.refusals)])
+        rows = [("guarantee", _COLUMNS), *((one.contender.label, one.cells()) for one in self.results)]
+        first = max(len(label) for label, _ in [*rows, *((one.contender.label, ()) for one in self.refusals)])
         widths = [max(len(row[index]) for _, row in rows) for index in range(len(_COLUMNS))]
         table = [
             f"{label:<{first}}" + "".join(f"  {text:>{each}}" for text, each in zip(row, widths, strict=True))
             for label, row in rows
         ]
-        return [*table, *(f"{one.guarantee.label:<{first}}  refused: {one.reason}" for one in self.refusals)]
+        return [*table, *(f"{one.contender.label:<{first}}  refused: {one.reason}" for one in self.refusals)]
 
-    def _asks(self, guarantee: Guarantee) -> str:
-        change = " (as it is declared)" if guarantee is self.declared else ""
-        return f"guarantee=Guarantee.{guarantee.name}{change}; {ASKS[guarantee]}"
+    def _asks(self, contender: Contender) -> str:
+        is_by_acks = contender.tracking is Tracking.ACKS
+        code = f"guarantee=Guarantee.{contender.guarantee.name}" + (", tracking=acks(...)" if is_by_acks else "")
+        if contender == self.declared:
+            code += " (as it is declared)"
+        elif self.declared.tracking is not None:
+            code += ", without tracking="
+        return f"{code}; {ACKS_ASK if is_by_acks else ASKS[contender.guarantee]}"
 
     def notes(self) -> tuple[tuple[str, str], ...]:
         """What each number means, and how it came about."""
         by = (
             "undisturbed runs of this job differ from each other, so rows are not compared, only their number is"
             if self.is_by_number
-            else "against the rows of an undisturbed run, as a multiset of topic, key and value"
+            else "against the rows of an undisturbed run, as a multiset of topic, key and value, dead letters without"
+            " what names their run"
         )
         times = "once" if self.kills == 1 else f"{self.kills} times"
         return (
             ("faults", f"driver, JVM and workers are killed (SIGKILL) {times} while rows come out, and started again"),
-            ("input", f"events come at a steady rate over {self.seconds:g} s, on while the driver is away"),
+            ("input", f"a few events for the first epoch, then a steady rate over {self.seconds:g} s, kills or not"),
             ("lost, duplicated", f"rows, by a reader of committed records apart from Spark; {by}"),
             ("other", "rows that the undisturbed run has not: a count that began again from nothing, say"),
+            ("event p50 / p99", "latency: from the sending of an event to the end of its epoch, before the first kill"),
             ("epoch p50 / p99", "how long an epoch took under that rate, the first of each start aside"),
             ("events/s", f"in peace, with all events there and {self.rows_per_epoch:,} in an epoch, the first aside"),
             ("restart", "from a kill to the first new row that the reader saw; the median"),
@@ -134,7 +148,7 @@ class Report:
 
     def plot(self) -> str:
         """The numbers as bars, an SVG document."""
-        labels = tuple(one.guarantee.label for one in self.results)
+        labels = tuple(one.contender.label for one in self.results)
 
         def panel(title: str, values: list[float | None], cells: list[str]) -> Panel:
             return Panel(title, tuple(zip(labels, values, cells, strict=True)))
@@ -146,10 +160,11 @@ class Report:
             (
                 panel("rows lost", [float(one.lost_count) for one in tallies], [row[0] for row in cells]),
                 panel("rows duplicated", [float(one.duplicated_count) for one in tallies], [row[1] for row in cells]),
-                panel("epoch, p99, ms", [one.epoch_ms_p99 for one in self.results],
-                      [f"{one.epoch_ms_p99 or 0:,}" for one in self.results]),
-                panel("events/s, in peace", [one.events_per_second for one in self.results], [row[4] for row in cells]),
-                panel("restart, seconds", [one.restart_seconds for one in self.results], [row[5] for row in cells]),
+                panel("latency of an event, p50, ms", *_bars([one.latency_ms_p50 for one in self.results])),
+                panel("latency of an event, p99, ms", *_bars([one.latency_ms_p99 for one in self.results])),
+                panel("length of an epoch, p99, ms", *_bars([one.epoch_ms_p99 for one in self.results])),
+                panel("events/s, in peace", [one.events_per_second for one in self.results], [row[5] for row in cells]),
+                panel("restart, seconds", [one.restart_seconds for one in self.results], [row[6] for row in cells]),
             ),
         )  # fmt: skip
 
@@ -157,13 +172,13 @@ class Report:
         """Table, plot and notes as one HTML document that needs nothing beside it."""
         head = "".join(f"<th>{escape(name)}</th>" for name in ("guarantee", *_COLUMNS, "asks of the author"))
         body = "".join(
-            f"<tr><th>{escape(one.guarantee.label)}</th>"
+            f"<tr><th>{escape(one.contender.label)}</th>"
             + "".join(f"<td class=number>{escape(text)}</td>" for text in one.cells())
-            + f"<td>{escape(self._asks(one.guarantee))}</td></tr>\n"
+            + f"<td>{escape(self._asks(one.contender))}</td></tr>\n"
             for one in self.results
         )
         body += "".join(
-            f"<tr><th>{escape(one.guarantee.label)}</th><td colspan={len(_COLUMNS)}>refused: {escape(one.reason)}</td>"
+            f"<tr><th>{escape(one.contender.label)}</th><td colspan={len(_COLUMNS)}>refused: {escape(one.reason)}</td>"
             f"<td>{escape(one.fix)}</td></tr>\n"
             for one in self.refusals
         )
@@ -186,6 +201,20 @@ th,td{border-bottom:1px solid #8886;padding:.4rem .6rem;text-align:left;vertical
 td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 dt{font-weight:600}dd{margin:0 0 .5rem 1rem}svg{max-width:100%;height:auto}
 """
+
+
+def _pair(p50: int | None, p99: int | None) -> str:
+    return "-" if p50 is None else f"{p50:,} / {p99:,} ms"
+
+
+def _bars(values: list[int | None]) -> tuple[list[float | None], list[str]]:
+    return [*values], ["-" if value is None else f"{value:,}" for value in values]
+
+
+def _flat(one: Result | Refusal) -> dict[str, Any]:
+    """As plain data, with what its contender is beside its other facts."""
+    facts = {name: told for name, told in asdict(one).items() if name != "contender"}
+    return {**one.contender.as_json(), "label": one.contender.label, **facts}
 
 
 def _wrapped(lead: str, text: str, width: int) -> list[str]:

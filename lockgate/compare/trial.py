@@ -1,7 +1,7 @@
-"""One guarantee on trial: a run in peace, and a run under faults.
+"""One contender on trial: a run in peace, and a run under faults.
 
     in peace        all events are there, the job runs until it has caught up: throughput, and rows for the answer
-    under faults    events come at a steady rate; the driver is killed with all its processes and started again
+    under faults    events come at a steady rate: latency; the driver is killed with all its processes, and started
 
 The driver is killed when rows have come into the output (committed or not) since the kill was due, so mostly in the
 midst of an epoch. It is seen from outside, by the same rule for every guarantee. A reader of committed records, apart
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from lockgate.compare.counting import Row
 from lockgate.compare.driver import Driver, Line
 from lockgate.compare.feed import bounds_of, may_be_sent
+from lockgate.compare.letters import Letters
 from lockgate.demo.reader import read_records
 from lockgate.errors import Failed
 from lockgate.kafka.topics import asked
@@ -47,6 +48,7 @@ class Faults:
     """What a run under faults has shown."""
 
     rows: tuple[Row, ...]
+    latencies_ms: tuple[int, ...]  # of events, before the first kill
     epochs_ms: tuple[int, ...]  # of every epoch with events but the first of a start
     restarts_seconds: tuple[float, ...]  # from each kill to the first new row that a reader saw
     sent_at_kills: tuple[int, ...]
@@ -90,12 +92,13 @@ class _Reader(threading.Thread):
 
 @dataclass
 class Trial:
-    """A guarantee while it is on trial; `outputs` are the author's topics and ours."""
+    """A contender while it is on trial; `outputs` are the author's topics and ours."""
 
     driver: Driver
     servers: str
     connection: Connection
     outputs: Mapping[str, str]
+    letters: Letters
     tell: Callable[[str], None]
     go_on: GoOn
     _kills: list[_Kill] = field(default_factory=list)
@@ -105,7 +108,7 @@ class Trial:
         self._catch_up("--rows-per-epoch", str(rows_per_epoch), *self._from_the_beginning())
         reader = _Reader(self.servers, self.outputs)
         reader.start()
-        return Peace(tuple(seen.row for seen in reader.finish()), events_per_second(self.driver.lines))
+        return Peace(self._rows(reader.finish()), events_per_second(self.driver.lines))
 
     def under_faults(
         self, events: Sequence[Event], topics: Mapping[str, str], *, rate: float, kills: int, has_rest: bool
@@ -128,7 +131,8 @@ class Trial:
         finally:
             feed.close()
         return Faults(
-            rows=tuple(one.row for one in seen),
+            rows=self._rows(seen),
+            latencies_ms=latencies_ms(feed.sent_at, self.driver.lines),
             epochs_ms=epochs_ms(self.driver.lines),
             restarts_seconds=tuple(
                 seconds for kill in self._kills if (seconds := kill.seconds_to_rows(seen)) is not None
@@ -136,17 +140,24 @@ class Trial:
             sent_at_kills=tuple(kill.sent for kill in self._kills),
         )
 
+    def _rows(self, seen: Sequence[_Seen]) -> tuple[Row, ...]:
+        return tuple(self.letters.reduce(one.row) for one in seen)
+
     def _run(self, feed: Feed, total: int, kills: int) -> None:
         bounds = bounds_of(total, kills)
         driver = self.driver
-        is_up, due_at, before, all_sent_at = False, 0.0, 0, 0.0
+        is_up = is_warm = is_measured = False
+        due_at, before, all_sent_at = 0.0, 0, 0.0
         changed, last = time.monotonic(), (0, 0, 0)
         while True:
             self.go_on()
             driver.look()
             is_up = is_up or driver.is_up
+            is_warm = is_warm or any(line.events_total for line in driver.lines)
+            is_measured = is_measured or bool(latencies_ms(feed.sent_at, driver.lines))
             killed = len(self._kills)
-            feed.send(may_be_sent(total, kills, killed=killed, is_up=is_up))
+            limit = may_be_sent(total, kills, killed=killed, is_up=is_up, is_warm=is_warm, is_measured=is_measured)
+            feed.send(limit)
             now = time.monotonic()
             if (standing := (feed.sent, len(driver.lines), driver.starts)) != last:
                 changed, last = now, standing
@@ -166,7 +177,7 @@ class Trial:
                 raise Failed(
                     f"Nothing has happened for {_PATIENCE_SECONDS:.0f} s: {feed.sent:,} events are sent,"
                     f" {driver.events_committed:,} are in committed epochs.",
-                    where=f"{driver.guarantee.label}, {driver.words}",
+                    where=f"{driver.contender.label}, {driver.words}",
                     fix="see what the job waits for, then compare again",
                 )
             time.sleep(_LOOK_SECONDS)
@@ -186,7 +197,7 @@ class Trial:
         self.driver.kill()
         at = time.monotonic()
         self._kills.append(_Kill(sent=sent, at=at, ends=self._ends()))
-        self.tell(f"{self.driver.guarantee.label}: killed (-9) after {sent:,} events were sent, and started again")
+        self.tell(f"{self.driver.contender.label}: killed (-9) after {sent:,} events were sent, and started again")
         self.driver.start()
 
     def _catch_up(self, *options: str) -> None:
@@ -221,6 +232,22 @@ class _Kill:
         new = (one.heard for one in seen if one.offset >= self.ends[one.place])
         first = min(new, default=None)
         return None if first is None else first - self.at
+
+
+def latencies_ms(sent_at: Sequence[float], lines: Sequence[Line]) -> tuple[int, ...]:
+    """How long each event took, from being sent until the end of its epoch was heard, in the order of the events.
+
+    Of the first start alone, so before the first kill; without events that were sent before its first epoch had ended.
+    Events are taken in the order in which they were sent.
+    """
+    found: list[int] = []
+    done, began = 0, float("inf")
+    for line in lines:
+        if line.start == 1 and line.taken > done:
+            began = min(began, line.heard)
+            found += [round(1000 * (line.heard - at)) for at in sent_at[done : line.taken] if at >= began]
+            done = line.taken
+    return tuple(found)
 
 
 def epochs_ms(lines: Sequence[Line]) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ def rebuild(
     exchange: Callable[[Step], Step],
     letters: Callable[[Sink], Sink],
     guarantee: Guarantee | None = None,
+    keeps_tracking: bool = True,
 ) -> Job:
     """The job under another name, with other steps in place of some of its own.
 
@@ -49,6 +50,7 @@ def rebuild(
         exchange: gives what stands in the place of a step, which may be the step itself; its inputs are looked after.
         letters: gives the sink of dead letters.
         guarantee: the job's, where it is another one.
+        keeps_tracking: does it track events as the author says, and not by checkpoint alone?
     """
     made: dict[int, Step] = {}
 
@@ -72,6 +74,6 @@ def rebuild(
         guarantee=job.guarantee if guarantee is None else guarantee,
         epoch=job.epoch,
         mode=job.mode,
-        tracking=job.tracking,
+        tracking=job.tracking if keeps_tracking else None,
         dead_letters=None if told is None else DeadLetters(letters(told.sink), told.stop_after),
     )

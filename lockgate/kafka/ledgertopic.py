@@ -11,16 +11,18 @@ behind it: below that, a transaction which is already decided may not have its e
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.errors import BadMachine, EpochFailed, LedgerMismatch
 from lockgate.kafka.codes import RETRIABLE, Code, name_of
 from lockgate.kafka.topics import asked, make_topic
 from lockgate.kafka.transaction import TransactionLost
-from lockgate.kafka.wire import Connection, Fetched, Producer, Unanswered, committed_values
+from lockgate.kafka.wire import Clock, Connection, Fetched, Producer, Unanswered, committed_values
+
+T = TypeVar("T")
 
 KEY = b"ledger"
 _SETTINGS = {
@@ -58,6 +60,10 @@ class LedgerTopic:
         self.stopping = threading.Event()
 
     @property
+    def _clock(self) -> Clock:
+        return self.connection.clock
+
+    @property
     def place(self) -> tuple[str, int]:
         """Its one partition."""
         return (self.name, 0)
@@ -65,15 +71,15 @@ class LedgerTopic:
     @property
     def exists(self) -> bool:
         """Is there such a topic?"""
-        return self.name in asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+        return self.name in self._asked(lambda: self.connection.shapes([self.name], is_fresh=True))
 
     def ensure(self, outputs: Iterable[str]) -> bool:
         """Make the topic where there is none, check it where there is one; was it made now?"""
         if self.exists:
             self._check()
             return False
-        shapes = asked(lambda: self.connection.shapes(outputs), self.where)
-        configs = asked(lambda: self.connection.configs(topics=list(shapes)), self.where) if shapes else {}
+        shapes = self._asked(lambda: self.connection.shapes(outputs))
+        configs = self._asked(lambda: self.connection.configs(topics=list(shapes))) if shapes else {}
         replication = max((shape.replication for shape in shapes.values()), default=-1)
         insync = {text["min.insync.replicas"] for text in configs.values() if "min.insync.replicas" in text}
         settings = {**_SETTINGS, **({"min.insync.replicas": max(insync, key=int)} if insync else {})}
@@ -83,8 +89,8 @@ class LedgerTopic:
         return True
 
     def _check(self) -> None:
-        shape = asked(lambda: self.connection.shapes([self.name]), self.where)[self.name]
-        configs = asked(lambda: self.connection.configs(topics=[self.name]), self.where).get(self.name, {})
+        shape = self._asked(lambda: self.connection.shapes([self.name]))[self.name]
+        configs = self._asked(lambda: self.connection.configs(topics=[self.name])).get(self.name, {})
         wrong = [f"{key}={configs[key]}" for key, text in _CHECKED.items() if configs.get(key, text) != text]
         if shape.partitions != 1:
             wrong.append(f"{shape.partitions} partitions")
@@ -98,7 +104,7 @@ class LedgerTopic:
 
     def read(self) -> Entry | None:
         """The last committed entry. Call it after older writers are fenced: then nobody else can add one."""
-        deadline = time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+        deadline = self._clock.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
         high_watermark = self._high_watermark(deadline)
         if high_watermark < self._position:
             raise LedgerMismatch(
@@ -114,6 +120,8 @@ class LedgerTopic:
             fetched = self._fetch(deadline)
             if fetched is None:
                 continue
+            # An end that was awaited stands behind the mark which was taken, and the next entry behind that end.
+            high_watermark = max(high_watermark, fetched.high_watermark)
             entry, position = committed_values(fetched, below=high_watermark)
             if entry is not None:
                 self._entry = entry_of(entry, self.where)
@@ -147,7 +155,7 @@ class LedgerTopic:
             position = after
 
     def _start(self) -> int:
-        return asked(lambda: self.connection.start_offset(self.place, leader=self._leader()), self.where)[1]
+        return self._asked(lambda: self.connection.start_offset(self.place, leader=self._leader()))[1]
 
     def _peek_at(self, position: int) -> Fetched:
         def look() -> Fetched:
@@ -161,31 +169,14 @@ class LedgerTopic:
                 self.connection.shapes([self.name], is_fresh=True)
                 raise
 
-        return asked(look, self.where)
+        return self._asked(look)
 
     def write(self, entry: Entry, producer: Producer) -> None:
         """Write an entry in the transaction, whose part the ledger's partition already is."""
-        import pyarrow as pa
-
-        from lockgate.kafka.codecs import Codec
-        from lockgate.kafka.encode import Records, encode
-
-        batch = encode(
-            Records(
-                keys=pa.array([KEY], pa.binary()),
-                values=pa.array([entry.to_bytes()], pa.binary()),
-                headers=None,
-                timestamps_ms=None,
-            ),
-            codec=Codec.NONE,
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-            base_sequence=0,
-            now_ms=int(time.time() * 1000),
-        )
-        deadline = time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+        batch = self._encode(entry.to_bytes(), producer, now_ms=int(self._clock.time() * 1000))
+        deadline = self._clock.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
         told = ""
-        while time.monotonic() < deadline and not self.stopping.is_set():
+        while self._clock.monotonic() < deadline and not self.stopping.is_set():
             try:
                 request = self.connection.produce_request(transactional_id(self._job), self.place, batch)
                 answer = self.connection.ask(request, node=self._leader())
@@ -204,8 +195,28 @@ class LedgerTopic:
                 told = name_of(code)
             with suppress(Unanswered):
                 self.connection.shapes([self.name], is_fresh=True)
-            time.sleep(0.05)
+            self._clock.sleep(0.05)
         raise EpochFailed(f"the marker cannot be written: {told}", where=self.where, fix="look at the brokers")
+
+    def _encode(self, value: bytes, producer: Producer, *, now_ms: int) -> bytes:
+        import pyarrow as pa
+
+        from lockgate.kafka.codecs import Codec
+        from lockgate.kafka.encode import Records, encode
+
+        return encode(
+            Records(
+                keys=pa.array([KEY], pa.binary()),
+                values=pa.array([value], pa.binary()),
+                headers=None,
+                timestamps_ms=None,
+            ),
+            codec=Codec.NONE,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            now_ms=now_ms,
+        )
 
     def _check_tail(self, offset: int) -> None:
         """Older writers are fenced, so an entry stands right behind what was read; else that was no whole ledger.
@@ -233,7 +244,7 @@ class LedgerTopic:
                 told = str(error)
             self._wait(deadline, pause, told)
             pause = min(pause * 2, 0.5)
-            asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+            self._asked(lambda: self.connection.shapes([self.name], is_fresh=True))
 
     def _fetch(self, deadline: float) -> Fetched | None:
         told = ""
@@ -248,11 +259,14 @@ class LedgerTopic:
         except Unanswered as error:
             told = str(error)
         self._wait(deadline, 0.05, told)
-        asked(lambda: self.connection.shapes([self.name], is_fresh=True), self.where)
+        self._asked(lambda: self.connection.shapes([self.name], is_fresh=True))
         return None
 
+    def _asked(self, ask: Callable[[], T]) -> T:
+        return asked(ask, self.where, clock=self._clock)
+
     def _leader(self) -> int:
-        shape = asked(lambda: self.connection.shapes([self.name]), self.where).get(self.name)
+        shape = self._asked(lambda: self.connection.shapes([self.name])).get(self.name)
         if shape is None:
             raise LedgerMismatch(
                 f"The ledger topic of job {self._job!r} is gone",
@@ -263,10 +277,10 @@ class LedgerTopic:
         return shape.leaders[0]
 
     def _wait(self, deadline: float, pause_seconds: float, told: str) -> None:
-        if time.monotonic() > deadline or self.stopping.is_set():
+        if self._clock.monotonic() > deadline or self.stopping.is_set():
             raise EpochFailed(
                 f"the ledger cannot be read: {told}",
                 where=self.where,
                 fix="look at the brokers; `lockgate transactions list` shows transactions that hold readers back",
             )
-        time.sleep(pause_seconds)
+        self._clock.sleep(pause_seconds)

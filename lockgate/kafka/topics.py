@@ -11,7 +11,7 @@ from typing import TypeVar
 from lockgate.errors import BadMachine, EpochFailed, Failed, Refused
 from lockgate.kafka.codes import Code, name_of
 from lockgate.kafka.settings import read_settings
-from lockgate.kafka.wire import OLDEST, Connection, TopicShape, Unanswered
+from lockgate.kafka.wire import OLDEST, Clock, Connection, TopicShape, Unanswered
 
 _EXISTS = 36
 _PATIENCE_SECONDS = 30.0
@@ -134,20 +134,20 @@ def transaction_timeout_ms(connection: Connection, *, where: str) -> int:
     return min(600_000, most) if asked_for is None else asked_for
 
 
-def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECONDS) -> T:
+def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECONDS, clock: Clock = time) -> T:
     """What a look at the cluster says; asked again for a while where no answer comes, since a look changes nothing."""
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     while True:
         try:
             return ask()
         except Unanswered as error:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise EpochFailed(
                     f"the Kafka brokers do not answer: {error}",
                     where=where,
                     fix="look at the brokers; when they are back, run it again: it goes on where it stopped",
                 ) from None
-        time.sleep(0.1)
+        clock.sleep(0.1)
 
 
 def find_output(servers: str, topic: str, *, where: str, client: Mapping[str, str] | None = None) -> OutputTopic | None:

@@ -10,13 +10,13 @@ Each transaction has a producer epoch of its own, so a delayed end of an older o
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from lockgate.commit.permits import Place
 from lockgate.errors import EpochFailed, Failed, Refused, TopicGone
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
-from lockgate.kafka.wire import Connection, Producer, Unanswered, patiently
+from lockgate.kafka.wire import Clock, Connection, Producer, Unanswered, patiently
 
 GONE_SECONDS = 10.0
 """How long a topic may be unknown before it counts as deleted."""
@@ -53,7 +53,7 @@ class Transactions:
         try:
             # A fenced answer comes when two begin at the same moment; the next one counts.
             retriable = RETRIABLE | {Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}
-            (code,), producer = patiently(ask, retriable=retriable, deadline=self._deadline(), stopping=self.stopping)
+            (code,), producer = self._patiently(ask, retriable)
         except Unanswered as error:
             raise self._silent("begin", error) from None
         if code == Code.INVALID_TRANSACTION_TIMEOUT:
@@ -87,7 +87,8 @@ class Transactions:
 
         try:
             for ask in (ask_group, ask_offsets):
-                codes, _ = patiently(ask, retriable=RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}, deadline=_soon(5))
+                retriable = RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}
+                codes, _ = patiently(ask, retriable=retriable, deadline=_soon(self._clock, 5), clock=self._clock)
                 wrong = [code for code in codes if code]
                 if wrong:
                     return name_of(wrong[0])
@@ -102,7 +103,7 @@ class Transactions:
             return (self.connection.end_transaction(self.id, producer, is_commit=is_commit),), None
 
         try:
-            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=self._deadline(), stopping=self.stopping)
+            codes, _ = self._patiently(ask, RETRIABLE)
         except Unanswered as error:
             raise EndUnknown(
                 f"no answer to the end of the transaction: {error}",
@@ -116,14 +117,14 @@ class Transactions:
     def wait_until_complete(self) -> None:
         """Wait until readers see the end: the coordinator writes it to every partition after it has answered."""
         deadline, pause = self._deadline(), 0.001
-        while time.monotonic() < deadline and not self.stopping.is_set():
+        while self._clock.monotonic() < deadline and not self.stopping.is_set():
             try:
                 code, view = self.connection.describe_transaction(self.id)
                 if not code and view.state not in DECIDED:
                     return
             except Unanswered:
                 pass
-            time.sleep(pause)
+            self._clock.sleep(pause)
             pause = min(pause * 2, 0.2)
         raise EndUnknown(
             f"the end of the transaction does not reach all partitions of {self.id!r}",
@@ -131,8 +132,17 @@ class Transactions:
             fix="it is decided and will be seen when the brokers that lead these partitions are back",
         )
 
+    @property
+    def _clock(self) -> Clock:
+        return self.connection.clock
+
     def _deadline(self) -> float:
-        return time.monotonic() + self.connection.settings.delivery_timeout_ms / 1000
+        return _soon(self._clock, self.connection.settings.delivery_timeout_ms / 1000)
+
+    def _patiently(
+        self, ask: Callable[[], tuple[Collection[int], Any]], retriable: Collection[int]
+    ) -> tuple[Collection[int], Any]:
+        return patiently(ask, retriable=retriable, deadline=self._deadline(), clock=self._clock, stopping=self.stopping)
 
     def _silent(self, what: str, error: Unanswered) -> EpochFailed:
         return EpochFailed(
@@ -146,17 +156,17 @@ def add_partitions(
     connection: Connection, transactional_id: str, producer: Producer, places: Iterable[Place], *, where: str
 ) -> None:
     """Make partitions part of a transaction, from the driver or from a task."""
-    wanted = list(places)
+    wanted, clock = list(places), connection.clock
 
     def ask() -> tuple[tuple[int, ...], None]:
         return tuple(connection.add_partitions(transactional_id, producer, wanted).values()), None
 
     unknown = {Code.UNKNOWN_TOPIC_OR_PARTITION}
-    deadline = _soon(connection.settings.delivery_timeout_ms / 1000)
+    deadline = _soon(clock, connection.settings.delivery_timeout_ms / 1000)
     try:
-        codes, _ = patiently(ask, retriable=RETRIABLE - unknown, deadline=deadline)
+        codes, _ = patiently(ask, retriable=RETRIABLE - unknown, deadline=deadline, clock=clock)
         if set(codes) & unknown:  # a topic that is new may be unknown for a moment
-            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=_soon(GONE_SECONDS))
+            codes, _ = patiently(ask, retriable=RETRIABLE, deadline=_soon(clock, GONE_SECONDS), clock=clock)
     except Unanswered as error:
         refuse_gone(connection, {topic for topic, _ in wanted}, where=where)
         raise EpochFailed(
@@ -196,5 +206,5 @@ def _lost(what: str, code: int, where: str) -> EpochFailed:
     return EpochFailed(f"Kafka refused {what}: {name_of(code)}", where=where, fix="see the broker's log")
 
 
-def _soon(seconds: float) -> float:
-    return time.monotonic() + seconds
+def _soon(clock: Clock, seconds: float) -> float:
+    return clock.monotonic() + seconds

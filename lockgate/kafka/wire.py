@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from lockgate.commit.permits import Place
 from lockgate.errors import BadJob, BadMachine, Refused
@@ -33,6 +33,19 @@ class Unanswered(Exception):
 
 class NoBroker(Refused):
     """Nobody answers at the servers of a cluster."""
+
+
+class Clock(Protocol):
+    """What waiting needs; Python's own `time` is one."""
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,8 @@ class TransactionView:
 
 class Connection:
     """The connections of this process to one cluster; safe to share between threads."""
+
+    clock: Clock = time  # who asks again, and for how long, goes by it
 
     def __init__(self, settings: ClientSettings, *, where: str) -> None:
         try:
@@ -603,6 +618,7 @@ def patiently(
     *,
     retriable: Collection[int],
     deadline: float,
+    clock: Clock,
     stopping: threading.Event | None = None,
 ) -> tuple[Collection[int], Any]:
     """Ask until the answer is none of the retriable ones; raises Unanswered when time is up, or a stop asked for."""
@@ -616,9 +632,9 @@ def patiently(
             told = f"the broker kept answering {sorted(set(codes) & set(retriable))}"
         except Unanswered as error:
             told = str(error)
-        if time.monotonic() + pause_seconds > deadline or (stopping is not None and stopping.is_set()):
+        if clock.monotonic() + pause_seconds > deadline or (stopping is not None and stopping.is_set()):
             raise Unanswered(told)
-        time.sleep(pause_seconds)
+        clock.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, 0.5)
 
 

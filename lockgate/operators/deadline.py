@@ -9,6 +9,8 @@ import time
 from types import FrameType
 from typing import Any
 
+_AGAIN_SECONDS = 1.0
+
 
 class TimedOut(BaseException):
     """Raised inside of code whose time is over; no Exception, so that no `except Exception` in it goes on."""
@@ -41,9 +43,11 @@ class _Limit:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        over_at = time.monotonic() + self._seconds
-        _Limit.over_at = over_at
-        if _Limit.rings_at is None or _Limit.rings_at > over_at:
+        now = time.monotonic()
+        _Limit.over_at = over_at = now + self._seconds
+        rings_at = _Limit.rings_at
+        # One that should have rung was switched off by somebody else who uses alarms.
+        if rings_at is None or rings_at > over_at or rings_at <= now:
             signal.signal(signal.SIGALRM, _ring)
             _set_timer(over_at)
 
@@ -65,7 +69,7 @@ def _ring(number: int, frame: FrameType | None) -> None:
     if time.monotonic() < over_at:
         _set_timer(over_at)
         return
-    _Limit.over_at = None
+    _set_timer(time.monotonic() + _AGAIN_SECONDS)  # code that swallows what is raised is cut off again
     raise TimedOut
 
 

@@ -217,5 +217,5 @@ def _plus(one: Any, two: Any) -> Any:
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:
+    except BaseException as error:  # sys.exit is one that is no Exception
         raise StepFailed(f"{type(error).__name__}: {error}") from error

@@ -308,7 +308,7 @@ class _Run:
                         found.append((0, as_values(one)))
         except StepFailed as failed:
             raise StepFailed(failed.reason, number, is_final=failed.is_final) from failed
-        except Exception as error:
+        except BaseException as error:  # sys.exit is one that is no Exception
             raise StepFailed(_told(error), number) from error
         context.is_late = False
 
@@ -340,7 +340,7 @@ class _Run:
             try:
                 for one in self._timed.rows(self._function.on_timer(timer, context)):
                     found.append((0, self._timed.values(one)))
-            except Exception as error:
+            except BaseException as error:
                 told = error.reason if isinstance(error, StepFailed) else _told(error)
                 raise StepFailed(f"the timer {timer.name!r} of {timer.at}: {told}") from error
 
@@ -450,5 +450,5 @@ def _time_of(function: StatefulFunction, event_time: str | None) -> Time:
     return Time.WALL if expires or _has_timers(function) else Time.NONE
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lockgate.dataflow.exchange import Strategy
-from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Merge, Transform, Write
+from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Merge, Select, Transform, Write
+from lockgate.planner.derive import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.sql import makes_rows
 
 
 def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bool) -> tuple[str, ...]:
@@ -39,10 +41,10 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
             if isinstance(node.step, Merge) and len(past & set(node.inputs)) > 1
         ),
         *(
-            f"{node.kind} {node.name!r} is declared not to be deterministic and is computed for each of"
+            f"{node.kind} {node.name!r} is not deterministic and is computed for each of"
             f" {len(behind)} outputs: it may have failed for one of them only"
             for node in [*before, graph.node(step)]
-            if len(behind) > 1 and not getattr(node.step, "is_deterministic", True)
+            if len(behind) > 1 and is_wild(node)
         ),
     )
 
@@ -69,4 +71,6 @@ def _may_multiply(node: Node) -> bool:
     step = node.step
     if isinstance(step, Exchanged):
         return step.exchange is not None and step.exchange.strategy is Strategy.BROADCAST
+    if isinstance(step, Select):
+        return any(map(makes_rows, step.expressions.values()))
     return isinstance(step, Transform)

@@ -280,7 +280,7 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
 
 
 def is_wild(node: Node) -> bool:
-    """May a step give other results for the same rows when it is repeated?"""
+    """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
     step = node.step
     if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
         return True

@@ -217,9 +217,11 @@ def _letters(job: Job, steps: Sequence[Step]) -> list[Step]:
     if job.dead_letters is None:
         return []
     letters = Letters(inputs=tuple(step for step in steps if may_reject(step)), origin=job.origin)
+    # Exactly-once alone is a word about state, which letters have none of: they are told apart by their id.
+    declared = Guarantee.AT_LEAST_ONCE if job.guarantee is Guarantee.EXACTLY_ONCE else None
     return [
         letters,
-        Write(inputs=(letters,), origin=job.origin, name=NAME, sink=job.dead_letters.sink, guarantee=None),
+        Write(inputs=(letters,), origin=job.origin, name=NAME, sink=job.dead_letters.sink, guarantee=declared),
     ]
 
 

@@ -24,6 +24,10 @@ _NONDETERMINISTIC = (
     *("listagg", "string_agg", "max_by", "min_by", "mode", "percentile_approx", "approx_percentile"),
 )
 _NONDETERMINISTIC_CALL = re.compile(rf"\b({'|'.join(_NONDETERMINISTIC)})\s*\(", re.IGNORECASE)
+_GENERATOR_CALL = re.compile(
+    r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|variant_explode\w*)\s*\(",
+    re.IGNORECASE,
+)
 _NO_CODE = re.compile(r"/\*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`", re.DOTALL)
 
 # Adding the same event a second time leaves these as they were.
@@ -83,6 +87,15 @@ def find_nondeterministic(sql: str) -> str | None:
     """
     found = _NONDETERMINISTIC_CALL.search(_NO_CODE.sub(" ", sql.replace("`", "")))
     return found.group(1).upper() if found else None
+
+
+def makes_rows(sql: str) -> bool:
+    """Does an expression make any number of rows of one?
+
+    >>> makes_rows("explode(parts)"), makes_rows("concat('explode(', k)")
+    (True, False)
+    """
+    return _GENERATOR_CALL.search(_NO_CODE.sub(" ", sql.replace("`", ""))) is not None
 
 
 @lru_cache(maxsize=2048)

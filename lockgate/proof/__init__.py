@@ -1,1 +1,1 @@
-"""A guarantee is proven by killing things: what a job is given, where it runs meanwhile, and what is believed."""
+"""What shows that a promise holds, and that the showing can fail."""

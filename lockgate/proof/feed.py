@@ -39,7 +39,7 @@ def send_all(
 
 
 class Feed:
-    """Sends events in order; `topics` and `directories` say where those for each go.
+    """Sends events in order, and notes when; `topics` and `directories` say where those for each go.
 
     Of several partitions none is ahead of another by more than `wave` events: what goes by the time of events hangs on
     it, where that does not wait for long.
@@ -55,13 +55,18 @@ class Feed:
         rate: float,
         wave: int | None = None,
     ) -> None:
-        self.sent = 0
+        self.sent_at: list[float] = []
         self._events, self._topics, self._directories = events, topics, directories or {}
         self._rate, self._wave = rate, wave
         self._futures: list[Any] = []
         self._producer = _producer(servers) if topics else None
         self._last = time.monotonic()
         self._due = 0.0
+
+    @property
+    def sent(self) -> int:
+        """How many events are sent."""
+        return len(self.sent_at)
 
     def send(self, limit: int) -> None:
         """Send what is due by now, up to so many events in all."""
@@ -83,7 +88,7 @@ class Feed:
                 self._producer.flush()
         for topic, some in lines.items():
             _put(self._directories[topic], self.sent, some)
-        self.sent += count
+        self.sent_at += [now] * count
         self._due -= count if self._rate < float("inf") else 0
         if self.sent == len(self._events) and self._producer is not None:
             self._producer.flush()

@@ -5,7 +5,7 @@ in a file before its epoch is committed, and is let back into the query, through
 committed and its pause is over:
 
     waiting/EPOCH-DUE-RUN-COUNT.json   kept by one try of an epoch; a repeated try, by another run, keeps its own
-    returns/...                        moved there, where the query reads it once
+    returns/...                        moved there, where the query reads it once; removed when that epoch is committed
 
 A crash before the commit repeats the epoch; what both tries have kept comes back twice then, and nothing is lost. Files
 lie beside the checkpoint, on the same file system, so they are as durable as it is.
@@ -27,6 +27,7 @@ from lockgate.sources.returned import FOLDER, as_line
 log = logging.getLogger(__name__)
 
 WAITING = "waiting"
+_BACK = "epoch-"  # how the names of files begin there that are ours; others are letters that were sent back
 _LOOK_SECONDS = 0.2
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -34,11 +35,22 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Acker:
     """Keeps the events of one job that have to be tried again; looks after them in a thread of its own."""
 
-    def __init__(self, system: System, acks: Acks, *, is_committed: Callable[[int], bool], job: str) -> None:
+    def __init__(
+        self,
+        system: System,
+        acks: Acks,
+        *,
+        is_committed: Callable[[int], bool],
+        planned: Callable[[], int],
+        job: str,
+    ) -> None:
         self._system, self._acks, self._is_committed, self._job = system, acks, is_committed, job
+        self._planned = planned  # the newest epoch that the query has planned
+        self._is_endless = False
         self._lock = threading.Lock()
         self._files = {name for name in system.names(WAITING) if name[0].isdigit()}
         self._released = 0
+        self._read_by: dict[str, int] = {}  # files that are let back, and the epoch by which they were read
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="lockgate-acker", daemon=True)
 
@@ -59,6 +71,25 @@ class Acker:
         if rejection.is_final or rejection.position is None or rejection.original is None:
             return False
         return rejection.attempts < self._acks.max_attempts
+
+    def begin(self, planned: int, *, is_endless: bool) -> None:
+        """A query starts that finds epochs planned up to this one: the first new one reads all that is let back by now.
+
+        One with an end reads no other files than these.
+        """
+        back = [name for name in self._system.names(FOLDER) if name.startswith(_BACK)]
+        with self._lock:
+            self._is_endless = is_endless
+            self._read_by = dict.fromkeys(back, planned + 1)
+
+    def clean(self) -> None:
+        """Remove what was read in an epoch that is committed; else the query would look at more files every day."""
+        with self._lock:
+            done = [name for name, epoch in self._read_by.items() if self._is_committed(epoch)]
+        for name in done:
+            self._system.delete(f"{FOLDER}/{name}")
+            with self._lock:
+                self._read_by.pop(name, None)
 
     def keep(self, retries: Sequence[Rejection], *, epoch: int, run: str) -> None:
         """Keep what failed in one try of an epoch, before the epoch is committed; each event once."""
@@ -96,6 +127,7 @@ class Acker:
         while not self._is_over.wait(_LOOK_SECONDS):
             try:
                 self.release(time.time())
+                self.clean()
             except Exception as error:  # noqa: BLE001 - a file system that is away comes back; a thread does not
                 log.warning("job %s: events that wait cannot be let back yet: %s", self._job, error)
 
@@ -108,9 +140,12 @@ class Acker:
                 content = self._system.read(f"{WAITING}/{name}")
                 if content is not None:
                     # It may be there already, where a process died before it could remove the other one.
-                    self._system.publish(f"{FOLDER}/epoch-{name}", content)
+                    self._system.publish(f"{FOLDER}/{_BACK}{name}", content)
                     self._system.delete(f"{WAITING}/{name}")
                 with self._lock:
+                    if self._is_endless:
+                        # The next epoch may be planned at this moment, without it.
+                        self._read_by[f"{_BACK}{name}"] = self._planned() + 2
                     self._files.discard(name)
                     self._released += 1
 

@@ -29,6 +29,7 @@ from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import TAG, CompiledOutput
+from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.timing import LateLog
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class EpochWriter:
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
     letters: LetterBox | None = None
+    crashes: CrashDesk | None = None
     first_error: list[Exception] = field(default_factory=list)
     tries: Tries = field(default_factory=Tries)
     past: Past = field(default_factory=Past)  # what the query found when it started
@@ -69,8 +71,11 @@ class EpochWriter:
             with self.busy:
                 self._newest = epoch
                 self.tries.begin(epoch)
+                is_repeated = self.tries.of(epoch)[0] > 1
                 # Tasks of an epoch that failed before say what they have in hand, in case that it is what they die of.
-                self.spark.sparkContext.setLocalProperty(TRIED, "1" if self.tries.of(epoch)[0] > 1 else "")
+                self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated else "")
+                if self.crashes is not None and not is_repeated:
+                    self.crashes.forget()
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
@@ -117,14 +122,17 @@ class EpochWriter:
             name: {output.name: output.rows_of(rows) for output in outputs} for name, outputs in self.resources.items()
         }
         if self.commits.resources is not None:
-            self.commits.resources.commit(epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run)
+            outcome = self.commits.resources.commit(
+                epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run
+            )
+            self.tries.repeat(number, outcome.tries - 1)
         for cluster in self.commits.clusters:
             cluster.epochs.claim(epoch, query_run=query.run)  # all, before anything is out in the first of them
         offsets = query.checkpoint.kafka_offsets(number) if self.commits.clusters else {}
         for index, cluster in enumerate(self.commits.clusters):
             # Offsets can be committed only in the cluster that they belong to.
             own = {source.topic for source in self.sources if hosts_of(source.servers) & cluster.hosts}
-            cluster.epochs.commit(
+            outcome = cluster.epochs.commit(
                 epoch,
                 EpochRows(
                     records=records_of(cluster.outputs, rows, number),
@@ -135,6 +143,7 @@ class EpochWriter:
                 ),
                 query_run=query.run,
             )
+            self.tries.repeat(number, outcome.tries - 1)
 
 
 def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> RecordColumns:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deadletters import LETTER, DeadLetters
 from lockgate.dataflow.endpoints import PLACE
 from lockgate.dataflow.schema import parse_ddl
-from lockgate.errors import EpochFailed, Failed
+from lockgate.errors import EpochFailed, TooManyLetters
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
@@ -62,7 +62,7 @@ class LetterBox:
     def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
         """The rows of an epoch and its letters, for the time that they are needed."""
         self.rejects.forget()
-        before = self._persisted()
+        before, kept = self._persisted(), None
         try:
             kept = rows.localCheckpoint()
             rejected, events = self.rejects.collect(observed(self.spark, query))
@@ -83,8 +83,10 @@ class LetterBox:
                 ) from error
             raise
         finally:
+            # Where they were not all computed, nobody knows which of the new ones are theirs.
+            own = None if kept is None else kept._jdf.queryExecution().logical().rdd().id()
             for number, held in self._persisted().items():
-                if number not in before:
+                if number == own or (own is None and number not in before):
                     held.unpersist(False)
 
     def _persisted(self) -> dict[int, Any]:
@@ -155,7 +157,7 @@ class LetterBox:
         if not is_share and self.total <= limit:
             return
         told = f"{self.total} of {self._events} events" if is_share else f"{self.total} events"
-        raise Failed(
+        raise TooManyLetters(
             f"{told} of job {self.job!r} became dead letters since it was started, more than stop_after={limit}",
             where=self.where,
             fix="see why in the letters that are out (lockgate dead-letters list), mend the step or the events, and run"

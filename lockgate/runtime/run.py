@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read, Timed, Transform
-from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused
+from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused, TooManyLetters
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
@@ -93,6 +93,7 @@ class Run:
     _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
     _crashes: CrashDesk
     _restarts: int = 0
+    _guilty: int = 0  # events that workers died with, when the query was started
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
     _heartbeat: Heartbeat | None = None
@@ -151,7 +152,7 @@ class Run:
         while self._query.isActive or self._has_restarted() or self._has_retries():
             news = self.progress()
             if news is not None:
-                self._restarts = 0
+                self._restarts = self._guilty = 0
                 if on_progress is not None:
                     on_progress(news)
             if self._is_stopping.is_set() or (news is not None and self._is_caught_up(news)):
@@ -178,12 +179,19 @@ class Run:
         if self._forgetting is not None:
             return self._has_begun_anew(self._forgetting)
         errors = self._writer.first_error
-        is_passing = self._query.exception() is not None and bool(errors) and isinstance(errors[0], EpochFailed)
-        if not is_passing or self._is_stopping.is_set() or self._restarts >= _RESTARTS:
+        if self._query.exception() is None or not errors or self._is_stopping.is_set():
             return False
-        self._restarts += 1
+        # Tasks have only so many attempts, and one that has several events to die of may need more.
+        has_new_guilty = self._writer.letters is not None and len(self._crashes.guilty) > self._guilty
+        if not has_new_guilty:
+            if not isinstance(errors[0], EpochFailed) or self._restarts >= _RESTARTS:
+                return False
+            self._restarts += 1
+        self._guilty = len(self._crashes.guilty)
         self._look()  # at its last epochs
-        log.warning("job %s: the query starts again from its checkpoint: %s", self.job.name, errors[0])
+        log.warning(
+            "job %s: the query starts again from its checkpoint: %s", self.job.name, first_cause(str(errors[0]))
+        )
         errors.clear()
         self._query = self._start()
         return True
@@ -209,7 +217,8 @@ class Run:
         if error is not None:
             self._look()  # at its last epochs
         while error is not None and not self._is_stopping.is_set():
-            if not forgetting.goes_on(self._watcher.events_total):
+            too_many = any(isinstance(one, TooManyLetters) for one in self._writer.first_error)
+            if too_many or not forgetting.goes_on(self._watcher.events_total):
                 return False
             told = _translate(error, self._writer.first_error, self).what
             message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
@@ -361,11 +370,14 @@ def run(
         tables.open(Checkpoint(root=place, spark=spark))
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
+        writer.crashes = crashes
         writer.tries = Tries(Checkpoint(root=place).local if is_tracked else None)
 
         def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:
             tables.begin()
             writer.past = Checkpoint(root=place, spark=spark).past()
+            if letters is not None and letters.acker is not None:
+                letters.acker.begin(writer.past.planned, is_endless=not until_caught_up)
             return _start(planned, compiled, place, until_caught_up, writer)
 
         def begin_anew() -> StreamingQuery:
@@ -452,7 +464,13 @@ def _letter_box(planned: Plan, compiled: Compiled, checkpoint: Checkpoint, spark
     box = LetterBox(spark, job.name, where, job.dead_letters, compiled.rejects, compiled.letters, planned.logical)
     if job.tracking is not None:
         system = open_system(checkpoint.root, spark, where)
-        box.acker = Acker(system, job.tracking, is_committed=checkpoint.is_committed, job=job.name)
+        box.acker = Acker(
+            system,
+            job.tracking,
+            is_committed=checkpoint.is_committed,
+            planned=lambda: max(checkpoint.epochs("offsets"), default=-1),
+            job=job.name,
+        )
     return box
 
 

@@ -4,7 +4,8 @@ An epoch that is repeated processes its events again, and delivers their rows ag
 together. Tries of an epoch are noted in a file beside the checkpoint, so one that died with its process counts too. An
 event that an acker lets back is processed once more than its epoch says.
 
-Delivered is what sinks have said to have. What a sink took before it failed, nobody knows; readers do.
+A task that Spark tries again inside of a try processes its own rows again; that is not in it, for nobody tells which
+these were. Delivered is what sinks have said to have. What a sink took before it failed, nobody knows; readers do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ class Tries:
                 del self._of[next(iter(self._of))]  # the oldest
         processed, delivered = self._of[epoch]
         self._note(epoch, processed + 1, delivered)
+
+    def repeat(self, epoch: int, times: int) -> None:
+        """The rows of an epoch were computed so many times more in one go, because a commit had failed."""
+        if times > 0:
+            processed, delivered = self._of[epoch]
+            self._note(epoch, processed + times, delivered)
 
     def deliver(self, epoch: int, *, is_exact: bool) -> None:
         """The sinks have the rows of an epoch; in transactions, once, however often it is told."""

@@ -8,7 +8,8 @@ own death.
     up after kill -9     the missing nodes are started over their own data
     other node count     refused: data placed for one shape does not fit the other
 
-Everything listens on the loopback interface only.
+Everything listens on the loopback interface only. A node may have a detour: a second door, whose visitors are told to
+find it at the port of a proxy, so that they stay behind the proxy wherever the cluster sends them.
 """
 
 import contextlib
@@ -36,12 +37,21 @@ HEAP = "512m"
 
 
 @dataclass(frozen=True)
+class Detour:
+    """The way to a node through a proxy: where the node listens for it, and where clients are told to find the node."""
+
+    port: int
+    proxy_port: int
+
+
+@dataclass(frozen=True)
 class Node:
-    """One node's fixed facts: its id and its two ports."""
+    """One node's fixed facts: its id, its two ports, and the way to it through a proxy, if there is one."""
 
     id: int
     port: int
     controller_port: int
+    detour: Detour | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,22 @@ class KafkaCluster:
     def servers(self) -> str:
         """The addresses to give to clients."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def detours(self) -> dict[int, Detour]:
+        """The ways through a proxy, by the ids of the nodes."""
+        return {node.id: node.detour for node in self.nodes if node.detour is not None}
+
+    @property
+    def proxied_servers(self) -> str:
+        """The addresses to give to clients that are to stay behind the proxies of all nodes."""
+        if len(self.detours) < len(self.nodes):
+            raise BadMachine(
+                "These brokers know no proxies, and would lead clients past them.",
+                str(self.directory),
+                "start them with detours: Stack(root, is_proxied=True).up()",
+            )
+        return ",".join(f"{HOST}:{detour.proxy_port}" for detour in self.detours.values())
 
     def daemon(self, node: Node) -> Daemon:
         """The process of a node."""
@@ -73,6 +99,8 @@ class KafkaCluster:
         for node in missing:
             require_free(node.port, f"Kafka broker {node.id}", "--kafka-port")
             require_free(node.controller_port, f"the controller of Kafka broker {node.id}", "--kafka-port")
+            if node.detour is not None:
+                require_free(node.detour.port, f"the second door of Kafka broker {node.id}", "--kafka-port")
         jars = broker_jars(progress)
         class_path = ":".join(str(jar) for jar in jars)
         classes = broker_classes(jars).options(found)
@@ -167,13 +195,17 @@ def server_properties(cluster: KafkaCluster, node: Node) -> str:
     replicas = min(len(cluster.nodes), 3)
     in_sync = max(1, replicas - 1)
     voters = ",".join(f"{each.id}@{HOST}:{each.controller_port}" for each in cluster.nodes)
+    listeners = {"BROKER": node.port, "CONTROLLER": node.controller_port}
+    advertised = {"BROKER": node.port}
+    if node.detour is not None:
+        listeners["PROXIED"], advertised["PROXIED"] = node.detour.port, node.detour.proxy_port
     settings: dict[str, str | int] = {
         "process.roles": "broker,controller",
         "node.id": node.id,
         "controller.quorum.voters": voters,
-        "listeners": f"BROKER://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}",
-        "advertised.listeners": f"BROKER://{HOST}:{node.port}",
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
+        "advertised.listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in advertised.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
         "inter.broker.listener.name": "BROKER",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(cluster.directory / f"broker-{node.id}" / "data"),

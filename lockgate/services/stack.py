@@ -27,7 +27,7 @@ from typing import Any
 
 from lockgate.errors import BadMachine
 from lockgate.services import ports
-from lockgate.services.kafka import KafkaCluster, Node
+from lockgate.services.kafka import Detour, KafkaCluster, Node
 from lockgate.services.postgres import Postgres
 from lockgate.spark.jars import Progress
 
@@ -101,15 +101,21 @@ class _State:
 
 
 class Stack:
-    """A Kafka cluster and a PostgreSQL under one root directory; `brokers` None is as many as there were, else one."""
+    """A Kafka cluster and a PostgreSQL under one root directory.
 
-    def __init__(self, root: Path, brokers: int | None = None) -> None:
+    Args:
+        brokers: None is as many as there were, else one.
+        is_proxied: every broker gets a second door for clients that come through a proxy; also one that had none.
+    """
+
+    def __init__(self, root: Path, brokers: int | None = None, *, is_proxied: bool = False) -> None:
         if brokers not in (None, 1, 3):
             raise BadMachine(
                 f"A local cluster of {brokers} brokers is not offered.", f"brokers={brokers}", "ask for 1 or 3"
             )
         self.root = root.absolute()
         self.brokers = brokers
+        self.is_proxied = is_proxied
 
     def up(
         self,
@@ -194,14 +200,27 @@ class Stack:
             ),
         )
 
+    @property
+    def kafka(self) -> KafkaCluster:
+        """The Kafka cluster, running or not; BadMachine before the first `up`."""
+        return self._kafka(self._require())
+
+    @property
+    def postgres(self) -> Postgres:
+        """The PostgreSQL, running or not; BadMachine before the first `up`."""
+        return self._postgres(self._require())
+
     def kill_broker(self, id: int) -> None:
         """Kill a Kafka node with -9, as a crash would; `up` brings it back with its data."""
+        self.kafka.kill(id)
+
+    # -- what is remembered ---------------------------------------------------------------------------------------
+
+    def _require(self) -> _State:
         state = self._read() if self._is_ours() else None
         if state is None:
             raise BadMachine("There are no services here.", str(self.root), "start them first: lockgate up")
-        self._kafka(state).kill(id)
-
-    # -- what is remembered ---------------------------------------------------------------------------------------
+        return state
 
     def _kafka(self, state: _State) -> KafkaCluster:
         return KafkaCluster(directory=self.root / "kafka", cluster_id=state.cluster_id, nodes=state.nodes)
@@ -226,7 +245,9 @@ class Stack:
         if kafka_port is not None and kafka_port != known.nodes[0].port:
             if len(kafka.missing()) < len(kafka.nodes):
                 raise _still_running(f"Kafka runs on port {known.nodes[0].port}", self.root)
-            self._require_apart(kafka_port, len(known.nodes), [node.controller_port for node in known.nodes])
+            doors = [detour.port for detour in kafka.detours.values()]
+            doors += [detour.proxy_port for detour in kafka.detours.values()]
+            self._require_apart(kafka_port, len(known.nodes), [*doors, *(node.controller_port for node in known.nodes)])
             moved = tuple(replace(node, port=kafka_port + index) for index, node in enumerate(known.nodes))
             known = replace(known, nodes=moved)
         if postgres_port is not None and postgres_port != known.postgres_port:
@@ -234,6 +255,10 @@ class Stack:
                 raise _still_running(f"PostgreSQL runs on port {known.postgres_port}", self.root)
             ports.require_free(postgres_port, "PostgreSQL", "--postgres-port")
             known = replace(known, postgres_port=postgres_port)
+        if self.is_proxied and len(kafka.detours) < len(kafka.nodes):
+            if len(kafka.missing()) < len(kafka.nodes):
+                raise _still_running("Kafka runs without a door for proxies", self.root)
+            known = replace(known, nodes=_with_detours(known.nodes, taken=[known.postgres_port]))
         wanted = postgres or database.daemon.pid is not None
         return replace(known, postgres_wanted=wanted)
 
@@ -253,19 +278,22 @@ class Stack:
         taken = [*given, *([postgres_port] if postgres_port is not None else [])]
         free = iter(ports.choose(2 * count + 1, random.Random(), taken))
         brokers = given or [next(free) for _ in range(count)]
+        nodes = tuple(Node(id=i, port=port, controller_port=next(free)) for i, port in enumerate(brokers, start=1))
+        if postgres_port is None:
+            postgres_port = next(free)
         return _State(
             cluster_id=base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode(),
-            nodes=tuple(Node(id=i, port=port, controller_port=next(free)) for i, port in enumerate(brokers, start=1)),
-            postgres_port=postgres_port if postgres_port is not None else next(free),
+            nodes=_with_detours(nodes, taken=[postgres_port]) if self.is_proxied else nodes,
+            postgres_port=postgres_port,
             postgres_password=secrets.token_urlsafe(16),
             postgres_wanted=postgres,
         )
 
-    def _require_apart(self, first: int, count: int, controllers: list[int]) -> None:
+    def _require_apart(self, first: int, count: int, kept: list[int]) -> None:
         for port in range(first, first + count):
-            if port in controllers:
+            if port in kept:
                 raise BadMachine(
-                    f"Port {port} is the controller port of one of these brokers.",
+                    f"Port {port} is the port of a controller, or of a door for proxies, of one of these brokers.",
                     f"--kafka-port {first}",
                     "choose another",
                 )
@@ -275,7 +303,7 @@ class Stack:
         path = self.root / "state.json"
         try:
             raw = json.loads(path.read_text())
-            raw["nodes"] = tuple(Node(**node) for node in raw["nodes"])
+            raw["nodes"] = tuple(_node(**node) for node in raw["nodes"])
             return _State(**raw)
         except FileNotFoundError:
             return None
@@ -351,6 +379,17 @@ class Stack:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _node(detour: dict[str, int] | None = None, **facts: int) -> Node:
+    return Node(**facts, detour=None if detour is None else Detour(**detour))
+
+
+def _with_detours(nodes: tuple[Node, ...], taken: list[int]) -> tuple[Node, ...]:
+    """The nodes, each with a second door of its own and a port for the proxy before it."""
+    spoken_for = [*taken, *(port for node in nodes for port in (node.port, node.controller_port))]
+    free = iter(ports.choose(2 * len(nodes), random.Random(), spoken_for))
+    return tuple(replace(node, detour=Detour(port=next(free), proxy_port=next(free))) for node in nodes)
 
 
 def _still_running(what: str, root: Path) -> BadMachine:

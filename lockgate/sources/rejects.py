@@ -31,7 +31,7 @@ JSON_OPTIONS = {
 }
 _REASON = "__reason"
 _HEADERS = "array<struct<key: string, value: binary>>"
-_ROW_MAX = 10_000
+_ROW_MAX, _REASON_MAX = 10_000, 4_000  # a letter has to fit into a record, whatever an error quotes
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Rejection:
         return json.dumps(
             {
                 "step": self.step,
-                "reason": self.reason,
+                "reason": self.reason[:_REASON_MAX],
                 "position": self.position,
                 "shown": self.shown[:_ROW_MAX],
                 "original": self.original,

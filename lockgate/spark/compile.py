@@ -11,7 +11,7 @@ Every step is analysed by Spark here, before anything runs: what the planner cou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +70,7 @@ from lockgate.spark.keys import Begun, keyed_frame
 from lockgate.spark.stateful import Described, describe, side_of
 from lockgate.spark.tables import join_table, schema_of
 from lockgate.spark.timing import LateLog, late_candidates, new_pulse, read_beats, tell_time, window_of
+from lockgate.spark.trials import Trial, attempt, can_fail, row_as_json, select_tried, where_tried
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -259,7 +260,7 @@ def compile_plan(
         for tag, one in enumerate(written)
     )
     passes = _passes(written)
-    frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes)
+    frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes, rejects)
     if rejects is not None:
         frame = _without_refused(frame, outputs, rejects)
     return Compiled(
@@ -458,7 +459,9 @@ def _late(frame: DataFrame, window: Node, time: EventTime | None) -> DataFrame:
     return late_candidates(frame, step.window, time)
 
 
-def _tagged(frames: dict[str, DataFrame], outputs: list[_Written], passes: list[list[int]]) -> DataFrame:
+def _tagged(
+    frames: dict[str, DataFrame], outputs: list[_Written], passes: list[list[int]], rejects: Rejects | None
+) -> DataFrame:
     """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others.
 
     Beside the tag stand MISSED, where some of them are late events, and where events came from, for letters.
@@ -485,10 +488,17 @@ def _tagged(frames: dict[str, DataFrame], outputs: list[_Written], passes: list[
         # One pass over the rows: each is tagged with every part whose condition holds.
         parts = {tag: branch for tag in tags if (branch := outputs[tag].branch) is not None}
         opened = frames[first.branch.base]
+        if rejects is not None and MISSED not in opened.columns:
+            parts = {tag: replace(branch, is_tried=branch.can_fail(opened)) for tag, branch in parts.items()}
         for tag, branch in parts.items():
             opened = branch.open(opened, tag, outputs[tag].columns)
         marks = F.array(*(F.when(branch.condition(tag), F.lit(tag)) for tag, branch in parts.items()))
         marked = opened.select(F.explode(F.array_compact(marks)).alias(TAG), "*")
+        tried = [tag for tag, branch in parts.items() if branch.is_tried]
+        if rejects is not None and tried:
+            # Only the part is put aside that failed: the row goes on to the others.
+            failed = F.coalesce(*(F.when(F.col(TAG) == tag, F.col(_failed(tag))) for tag in tried))
+            marked = rejects.watch(marked, failed["reason"], step=failed["step"], shown=failed["shown"])
         rows = {tag: F.when(F.col(TAG) == tag, branch.row(tag, outputs[tag].columns)) for tag, branch in parts.items()}
         tagged.append(marked.select(TAG, *marks_of(marked), *tag_columns(rows)))
     return reduce(lambda one, two: one.union(two), tagged)
@@ -526,21 +536,34 @@ def _without_refused(frame: DataFrame, outputs: Sequence[CompiledOutput], reject
 
 
 @dataclass(frozen=True)
+class _Sql:
+    """SQL of the author's: a condition, or what makes a column of that name."""
+
+    step: str
+    text: str
+    name: str | None = None
+
+
+@dataclass(frozen=True)
 class _Branch:
     """A part of a split, or a step's side, that goes to its sink by conditions and at most one select, all native."""
 
     base: str
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[_Sql, ...] = ()
     select: Select | None = None
     side: int | None = None
+    select_step: str = ""
+    is_tried: bool = False  # are rows put aside that its SQL fails on?
 
     def open(self, frame: DataFrame, tag: int, names: list[str]) -> DataFrame:
         """The frame with what the tag needs: of a side its rows, since its columns have names only while it is open."""
         from pyspark.sql import functions as F
 
+        if self.is_tried:
+            return self._open_tried(frame, tag, names)
         if self.side is None:
             return frame
-        opened = frame.select("*", f"{side_column(self.side)}.*")
+        opened = self._seen(frame)
         # In a `when`, so that nothing is computed for rows of another side, which are null here.
         is_here = F.when(F.col(SIDE) == self.side, self._holds()).otherwise(F.lit(False))
         row = F.when(is_here, F.struct(*self._columns(names)))
@@ -550,30 +573,77 @@ class _Branch:
         """Is a row of the frame one of this branch?"""
         from pyspark.sql import functions as F
 
+        if self.is_tried:
+            return F.col(_row(tag)).isNotNull() | F.col(_failed(tag)).isNotNull()
         return self._holds() if self.side is None else F.col(_row(tag)).isNotNull()
 
     def row(self, tag: int, names: list[str]) -> Column:
         """The row of the output, as a struct."""
         from pyspark.sql import functions as F
 
-        return F.struct(*self._columns(names)) if self.side is None else F.col(_row(tag))
+        is_open = self.is_tried or self.side is not None
+        return F.col(_row(tag)) if is_open else F.struct(*self._columns(names))
+
+    def can_fail(self, frame: DataFrame) -> bool:
+        """May its SQL fail on rows of the frame?"""
+        seen = self._seen(frame)
+        return any(can_fail(seen, one.text) for one in (*self.conditions, *self._made()))
+
+    def _open_tried(self, frame: DataFrame, tag: int, names: list[str]) -> DataFrame:
+        """The frame with the row of the output, and with why there is none: SQL that failed, and the step it is of."""
+        from pyspark.sql import functions as F
+
+        opened = self._seen(frame)
+        shown = row_as_json(opened if self.side is None else opened.drop(*frame.columns))
+        holds = F.lit(True) if self.side is None else F.col(SIDE) == self.side
+        failures: list[Column] = []
+        values: dict[str, Column] = {}
+        for place, one in enumerate((*self.conditions, *self._made())):
+            if not can_fail(opened, one.text):
+                if one.name is None:
+                    holds = holds & F.coalesce(F.expr(one.text), F.lit(False))
+                continue
+            trial = Trial(f"__trial_{place}", one.text if one.name is None else f"{one.name} = {one.text}")
+            opened = opened.select("*", attempt(one.text, only=holds).alias(trial.column))
+            told = F.struct(F.lit(one.step).alias("step"), trial.reason.alias("reason"), shown.alias("shown"))
+            failures.append(F.when(holds & trial.failed, told))
+            if one.name is None:
+                holds = holds & trial.holds
+            else:
+                values[one.name] = trial.value
+        failed = F.coalesce(*failures)
+        columns = [values[name].alias(name) if name in values else column for name, column in self._named(names)]
+        row = F.when(holds & failed.isNull(), F.struct(*columns))
+        return opened.select(*map(quote, frame.columns), row.alias(_row(tag)), failed.alias(_failed(tag)))
+
+    def _seen(self, frame: DataFrame) -> DataFrame:
+        """The frame with the columns that its SQL speaks of."""
+        return frame if self.side is None else frame.select("*", f"{side_column(self.side)}.*")
+
+    def _made(self) -> list[_Sql]:
+        """What its select makes."""
+        made = {} if self.select is None else self.select.expressions
+        return [_Sql(self.select_step, sql, name) for name, sql in made.items()]
 
     def _holds(self) -> Column:
         from pyspark.sql import functions as F
 
-        return reduce(lambda one, two: one & two, (F.expr(condition) for condition in self.conditions), F.lit(True))
+        return reduce(lambda one, two: one & two, (F.expr(one.text) for one in self.conditions), F.lit(True))
 
     def _columns(self, names: list[str]) -> list[Column]:
+        return [column for _, column in self._named(names)]
+
+    def _named(self, names: list[str]) -> list[tuple[str, Column]]:
         from pyspark.sql import functions as F
 
         sql = self.select.expressions if self.select is not None else {}
-        return [F.expr(sql[name]).alias(name) if name in sql else F.col(quote(name)) for name in names]
+        return [(name, F.expr(sql[name]).alias(name) if name in sql else F.col(quote(name))) for name in names]
 
 
 def _branch(planned: Plan, output: Node) -> _Branch | None:
     """The branch that ends in this output, or None where more than conditions and a select stand between."""
-    conditions: list[str] = []
-    select: Select | None = None
+    conditions: list[_Sql] = []
+    select, select_step = None, ""
     if isinstance(output.step, Write) and output.step.sink.expressions():
         return None  # the sink's own SQL speaks of the output's columns, which have no names inside a struct
     node = planned.logical.node(output.inputs[0])
@@ -582,28 +652,36 @@ def _branch(planned: Plan, output: Node) -> _Branch | None:
         # An expression that uses another one of the same select has no place in a struct.
         if any({name.lower() for name in expressions} & _names(sql) for sql in expressions.values()):
             return None
-        select, node = node.step, planned.logical.node(node.inputs[0])
+        select, select_step, node = node.step, node.name, planned.logical.node(node.inputs[0])
     while isinstance(node.step, Where) and isinstance(node.step.condition, str):
-        conditions.append(node.step.condition)
+        conditions.append(_Sql(node.name, node.step.condition))
         node = planned.logical.node(node.inputs[0])
     if isinstance(node.step, Part):
-        return _Branch(node.inputs[0], (node.step.condition, *reversed(conditions)), select)
-    return _side_branch(planned, node, (*reversed(conditions),), select)
+        condition = _Sql(node.name, node.step.condition)
+        return _Branch(node.inputs[0], (condition, *reversed(conditions)), select, select_step=select_step)
+    branch = _side_branch(planned, node)
+    if branch is None:
+        return None
+    return replace(branch, conditions=(*reversed(conditions),), select=select, select_step=select_step)
 
 
-def _side_branch(planned: Plan, node: Node, conditions: tuple[str, ...], select: Select | None) -> _Branch | None:
+def _side_branch(planned: Plan, node: Node) -> _Branch | None:
     number = 0
     if _is_side_of_operator(node, planned):
         node, number = planned.logical.node(node.inputs[0]), _side_number(node, planned)
     if not is_operator(planned.logical, node):
         return None
     if len(_wanted_sides(node, planned)) == 1:
-        return _Branch(_sides(node.name), conditions, select)  # its columns have names as they are
-    return _Branch(_sides(node.name), conditions, select, side=number)
+        return _Branch(_sides(node.name))  # its columns have names as they are
+    return _Branch(_sides(node.name), side=number)
 
 
 def _row(tag: int) -> str:
     return f"__row_{tag}"
+
+
+def _failed(tag: int) -> str:
+    return f"__failed_{tag}"
 
 
 def _names(sql: str) -> set[str]:
@@ -654,8 +732,6 @@ def _compile_step(
     rejects: Rejects | None,
     crashes: Address | None,
 ) -> DataFrame:
-    from pyspark.sql import functions as F
-
     step = node.step
     frame = inputs[0]
     before = planned.logical.node(node.inputs[0]).flow
@@ -664,16 +740,13 @@ def _compile_step(
     timeout = _timeout_seconds(planned)
     if isinstance(step, Where):
         if isinstance(step.condition, str):
-            return frame.where(step.condition)
+            return _filtered(frame, step.condition, node, rejects)
         test = RowStep(step.condition, "where", node.name, node.where, (), told, timeout, crashes)
         return apply_rows(frame, test, "", hidden)
     if isinstance(step, Part):
-        return frame.where(step.condition)
+        return _filtered(frame, step.condition, node, rejects)
     if isinstance(step, Select):
-        chosen = [F.col(quote(name)) for name in step.columns]
-        chosen += [F.expr(sql).alias(name) for name, sql in step.expressions.items()]
-        names = {name.lower() for name in (*step.columns, *step.expressions)}
-        return frame.select(*chosen, *(name for name in hidden if name.lower() not in names))
+        return _selected(frame, step, node, hidden, rejects)
     if isinstance(step, Map | FlatMap):
         columns = node.flow.columns.names if node.flow.columns else ()
         kept = [name for name in hidden if name.lower() not in {column.lower() for column in columns}]
@@ -705,6 +778,31 @@ def _compile_step(
         marks = [_mark(frame, name).cast(_MARKS[name]).alias(name) for name in wanted]
         return step.sink.prepare(frame.select(*map(quote, shown), *marks))
     raise InvariantBroken(f"no form of {type(step).__name__} in Spark", where=node.where, fix="report this")
+
+
+# SQL of the author's. Beside late events of a native window stand those in time, and which ones is known only at the
+# end: SQL that fails there stops the job, since a letter might be of an event that is in its window.
+
+
+def _filtered(frame: DataFrame, condition: str, node: Node, rejects: Rejects | None) -> DataFrame:
+    kept = frame.where(condition)
+    if rejects is None or MISSED in frame.columns:
+        return kept
+    kept.schema  # noqa: B018 - what Spark's analyser refuses is refused as the author wrote it, before it is tried
+    return where_tried(frame, condition, step=node.name, rejects=rejects)
+
+
+def _selected(frame: DataFrame, step: Select, node: Node, hidden: Sequence[str], rejects: Rejects | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    names = {name.lower() for name in (*step.columns, *step.expressions)}
+    beside = [name for name in hidden if name.lower() not in names]
+    made = [F.expr(sql).alias(name) for name, sql in step.expressions.items()]
+    rows = frame.select(*map(quote, step.columns), *made, *beside)
+    if rejects is None or MISSED in frame.columns:
+        return rows
+    rows.schema  # noqa: B018 - as above
+    return select_tried(frame, step.columns, step.expressions, step=node.name, kept=beside, rejects=rejects)
 
 
 def _merged(inputs: list[DataFrame], planned: Plan, node: Node) -> DataFrame:

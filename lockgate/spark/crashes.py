@@ -82,6 +82,19 @@ class CrashDesk:
         """Where workers tell."""
         return self._door.address
 
+    @property
+    def guilty(self) -> list[str]:
+        """What is not given to the author's code any more."""
+        with self._lock:
+            return [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
+
+    def forget(self) -> None:
+        """The epoch is over: what workers died with has no meaning for the next one."""
+        with self._lock:
+            self._deaths.clear()
+            self._seen.clear()
+            self._tasks.clear()
+
     def told(self) -> str | None:
         """What workers have died with, for people; None where nobody knows."""
         with self._lock:
@@ -94,9 +107,7 @@ class CrashDesk:
 
     def _serve(self, connection: Connection[Any, Any]) -> None:
         task = int(json.loads(connection.recv_bytes(_WORD_BYTES_MAX))["task"])
-        with self._lock:
-            guilty = [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
-        connection.send_bytes(json.dumps({"guilty": guilty}).encode())
+        connection.send_bytes(json.dumps({"guilty": self.guilty}).encode())
         last = b""
         with suppress(OSError, EOFError):
             while True:
@@ -149,6 +160,7 @@ class Watch:
 
 
 _watch: Watch | None = None  # of the task that this process is at; it has one after the other
+_deaf: int | None = None  # a task that found that the driver does not answer, and does not ask again
 
 
 @contextmanager
@@ -167,9 +179,11 @@ def watched(address: Address | None) -> Iterator[Watch | None]:
 def _find(address: Address) -> Watch | None:
     from pyspark import TaskContext
 
-    global _watch
+    global _watch, _deaf
     task = TaskContext.get()
     if task is None or (not task.attemptNumber() and not task.getLocalProperty(TRIED)):
+        return None
+    if _deaf == task.taskAttemptId():
         return None
     if _watch is None or _watch.task != task.taskAttemptId():
         if _watch is not None:
@@ -178,5 +192,6 @@ def _find(address: Address) -> Watch | None:
         try:
             _watch = Watch(task.taskAttemptId(), address)
         except GONE as error:
+            _deaf = task.taskAttemptId()
             log.warning("the driver does not answer, so nobody learns what this task dies with: %s", error)
     return _watch

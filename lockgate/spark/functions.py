@@ -90,23 +90,17 @@ def _apply_batch(
     watch: Watch | None = None,
 ) -> pa.RecordBatch:
     import pyarrow as pa
-    from pyspark.sql import Row
 
-    # What a row was made of is for letters, and not for the author's function.
-    seen = [place for place, name in enumerate(names) if name != ORIGINAL]
-    make_row = Row(*(names[place] for place in seen))
-    columns = [batch.column(place).to_pylist() for place in seen]
-    rows = [make_row(*values) for values in zip(*columns, strict=True)]
+    batch, rows = _read_rows(batch, step, names)
 
     def put_aside(index: int, unfit: _Unfit) -> None:
-        original = batch.column(names.index(ORIGINAL))[index].as_py() if ORIGINAL in names else None
-        _put_aside(step, rows[index], original, unfit)
+        _put_aside(step, *_seen(rows[index]), _original(batch, index, names), unfit)
 
     if step.kind == "where":
         keep = []
         for index, row in enumerate(rows):
             try:
-                keep.append(bool(_call(step, row, watch)))
+                keep.append(_call(step, row, watch))
             except _Unfit as unfit:
                 put_aside(index, unfit)
                 keep.append(False)
@@ -115,16 +109,44 @@ def _apply_batch(
     for index, row in enumerate(rows):
         try:
             made = _call(step, row, watch)
-            fitting = [_as_tuple(one, step) for one in ([made] if step.kind == "map" else made)]
         except _Unfit as unfit:
             put_aside(index, unfit)
             continue
-        results += [_Result(index, child, values) for child, values in enumerate(fitting)]
+        results += [_Result(index, child, values) for child, values in enumerate(made)]
     while (unfit_rows := _unfit_rows(results, step, schema)) is not None:
         for index, told in unfit_rows.items():
             put_aside(index, told)
         results = [result for result in results if result.parent not in unfit_rows]
     return _as_batch(batch, results, step, names, kept, schema)
+
+
+def _read_rows(batch: pa.RecordBatch, step: RowStep, names: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Row]]:
+    """The rows as the author's function gets them, and the batch without those that Python cannot have."""
+    import pyarrow as pa
+    from pyspark.sql import Row
+
+    # What a row was made of is for letters, and not for the author's function.
+    seen = [place for place, name in enumerate(names) if name != ORIGINAL]
+    make_row = Row(*(names[place] for place in seen))
+    try:
+        columns = [batch.column(place).to_pylist() for place in seen]
+        return batch, [make_row(*values) for values in zip(*columns, strict=True)]
+    except Exception:  # noqa: BLE001 - once more, one by one, to find out which it is: a year beyond 9999, no UTF-8
+        kept, rows = [], []
+        for index in range(batch.num_rows):
+            try:
+                rows.append(make_row(*(batch.column(place)[index].as_py() for place in seen)))
+                kept.append(index)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this row's
+                shown = str({names[at]: repr(batch.column(at)[index]) for at in seen if not names[at].startswith("_")})
+                place = batch.column(names.index(POSITION))[index].as_py() if POSITION in names else None
+                unfit = _Unfit(f"Python cannot have a value of it: {type(error).__name__}: {error}")
+                _put_aside(step, place, shown, _original(batch, index, names), unfit)
+        return batch.take(pa.array(kept, type=pa.int64())), rows
+
+
+def _original(batch: pa.RecordBatch, index: int, names: tuple[str, ...]) -> dict[str, Any] | None:
+    return batch.column(names.index(ORIGINAL))[index].as_py() if ORIGINAL in names else None
 
 
 @dataclass(frozen=True)
@@ -167,6 +189,7 @@ def _as_batch(
 
 
 def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
+    """What the function makes of a row: whether it stays ("where"), or the rows that it becomes, as tuples."""
     if watch is not None:
         place, shown = _seen(row)
         reason = watch.take(InHand(step.name, place, shown))
@@ -175,13 +198,15 @@ def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
     try:
         with deadline(step.timeout_seconds):
             made = step.function(row)
+            if step.kind == "where":
+                return bool(made)
             # A generator runs the author's code while it is read.
-            return _as_list(made) if step.kind == "flat_map" else made
+            return [_as_tuple(one, step) for one in ([made] if step.kind == "map" else _as_list(made))]
     except _Unfit:
         raise
     except TimedOut:
         raise _Unfit(f"it took longer than {step.timeout_seconds:g} seconds") from None
-    except Exception as error:
+    except BaseException as error:  # sys.exit is one that is no Exception
         raise _Unfit(f"{type(error).__name__}: {error}") from error
 
 
@@ -218,7 +243,7 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
             made = pa.array([result.values[place] for result in results], type=field.type)
             if made.null_count and not field.nullable:
                 raise ValueError(f"{name} is NOT NULL")
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError):
+        except Exception:
             # Once more, one by one, to find the rows that do not fit.
             found: dict[int, _Unfit] = {}
             for result in results:
@@ -226,7 +251,7 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
                     if result.values[place] is None and not field.nullable:
                         raise ValueError("it is NOT NULL")
                     pa.array([result.values[place]], type=field.type)
-                except (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError) as error:
+                except Exception as error:  # noqa: BLE001 - an object may raise whatever it likes when it is read
                     told = f"{name}={result.values[place]!r} is not of type {field.type}: {str(error).splitlines()[0]}"
                     found.setdefault(result.parent, _Unfit(told))
             if not found:
@@ -241,9 +266,10 @@ def _seen(row: Row) -> tuple[dict[str, Any] | None, str]:
     return values.get(POSITION), str({name: value for name, value in values.items() if not name.startswith("_")})
 
 
-def _put_aside(step: RowStep, row: Row, original: Mapping[str, Any] | None, unfit: _Unfit) -> None:
+def _put_aside(
+    step: RowStep, place: Mapping[str, Any] | None, shown: str, original: Mapping[str, Any] | None, unfit: _Unfit
+) -> None:
     """Let a row that has no result become a letter; or stop the job."""
-    place, shown = _seen(row)
     if step.rejects is not None:
         rejection = Rejection(step.name, str(unfit), place, shown, as_base64(original), unfit.is_final)
         step.rejects.add([rejection.text()])

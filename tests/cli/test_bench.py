@@ -118,26 +118,29 @@ def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(
 
 
 @pytest.mark.prove
-def test_a_small_measurement_of_at_most_once_delivers_the_same_as_the_plain_pipeline(
-    kafka: str, tmp_path: Path
-) -> None:
+def test_a_small_measurement_of_at_most_once_delivers_the_same_on_all_sides(kafka: str, tmp_path: Path) -> None:
     settings = ("--part", "at-most-once", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
     facts = measure(tmp_path, *settings, "--servers", kafka)
     assert facts["throughput"] is None
     speed = facts["at_most_once"]
     expected = Payments(Settings(events=20_000)).expected_count(Settings(events=20_000))
-    assert [one["delivered_count"] for one in speed["timings"]] == [expected] * 4
+    assert [one["delivered_count"] for one in speed["timings"]] == [expected] * 8
     assert all(one["epoch_count"] >= 3 for one in speed["timings"])
-    first, second = "PLAIN", "AT_MOST_ONCE"
+    sides = ["PLAIN", "AT_MOST_ONCE", "AT_LEAST_ONCE", "END_TO_END_EXACTLY_ONCE"]
     assert [(one["side"], one["repeat"]) for one in speed["timings"]] == [
-        (first, 0),
-        (second, 0),
-        (second, 1),
-        (first, 1),
+        *((side, 0) for side in sides),
+        *((side, 1) for side in reversed(sides)),
     ]
     counted = {one["side"]: one["events_per_second"] for one in speed["timings"] if one["repeat"] == 1}
-    assert speed["ratio"] == round(counted[second] / counted[first], 3)
-    assert speed["client"][second]["acks"] == "1"
+    assert speed["ratio"] == round(counted["AT_MOST_ONCE"] / counted["PLAIN"], 3)
+    assert {side: list(ratios) for side, ratios in speed["ratios"].items()} == {
+        side: sides[:index] for index, side in enumerate(sides) if index
+    }
+    for side, ratios in speed["ratios"].items():
+        assert ratios == {other: round(counted[side] / counted[other], 3) for other in ratios}
+    assert {side: speed["client"][side]["acks"] for side in sides} == {
+        side: "1" if side == "AT_MOST_ONCE" else "all" for side in sides
+    }
     assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
     assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
 

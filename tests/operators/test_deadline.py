@@ -1,5 +1,7 @@
 """A limit on time for one row after the other, kept by one timer."""
 
+import contextlib
+import signal
 import time
 
 import pytest
@@ -54,3 +56,36 @@ def test_without_a_limit_nothing_is_cut_off() -> None:
         pass
     with deadline(None):
         assert spin(0.2) > 0
+
+
+def test_others_who_use_alarms_do_not_switch_it_off_for_the_rows_to_come() -> None:
+    with deadline(0.1):
+        signal.setitimer(signal.ITIMER_REAL, 0)  # as a decorator for time-outs does
+    spin(0.15)
+    with pytest.raises(TimedOut), deadline(0.1):
+        spin(30)
+
+
+def test_code_that_swallows_everything_is_cut_off_again() -> None:
+    began = time.monotonic()
+
+    def stubborn() -> None:
+        with contextlib.suppress(BaseException):
+            spin(30)
+        spin(30)
+
+    with pytest.raises(TimedOut), deadline(0.1):
+        stubborn()
+    assert time.monotonic() - began < 20
+
+
+def test_code_whose_time_is_over_is_cut_off_whatever_it_catches() -> None:
+    def stubborn() -> None:
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:  # noqa: BLE001 - this is what must not help
+                continue
+
+    with pytest.raises(TimedOut), deadline(0.05):
+        stubborn()

@@ -120,6 +120,8 @@ def test_what_may_have_made_several_rows_of_it() -> None:
         "exchange 'exchange' may have made several rows of it",
     )
     assert hindrances(to("out", mapped(events().exchange(exchange.random())))) == ()
+    exploded = events().select("v", "at", k="explode(split(k, ' '))")
+    assert hindrances(to("out", mapped(exploded))) == ("select 'select' may have made several rows of it",)
     transformed = events().transform(lambda frame: frame)
     assert hindrances(to("out", mapped(transformed))) == ("transform 'transform' may have made several rows of it",)
 
@@ -128,6 +130,20 @@ def test_a_function_that_is_not_deterministic_may_fail_for_one_output_only() -> 
     made = mapped(events(), deterministic=False)
     assert hindrances(to("one", made)) == ()
     (told,) = hindrances(to("one", made), to("two", made.where("v > 0")))
+    assert "computed for each of 2 outputs" in told
+
+
+def test_sql_that_fails_is_a_step_like_others() -> None:
+    halves = events().select("k", "v", "at", half="10 / v")
+    assert hindrances(to("one", halves), to("two", halves.where("v > 0")), step="select") == ()
+    parts = events().split(small="10 / v > 5", large="v > 2")
+    outputs = to("small", parts["small"]), to("large", parts["large"])
+    assert hindrances(*outputs, step="small") == ("output 'large' has the event already",)
+
+
+def test_sql_that_is_not_deterministic_may_fail_for_one_output_only() -> None:
+    made = events().select("k", "v", "at", x="10 div cast(rand() * 10 AS INT)")
+    (told,) = hindrances(to("one", made), to("two", made.where("v > 0")), step="select")
     assert "computed for each of 2 outputs" in told
 
 

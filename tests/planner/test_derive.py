@@ -281,6 +281,13 @@ def test_tracking_by_acknowledgement_caps_state_and_idempotent_sinks() -> None:
         assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "tracking by acknowledgement")
 
 
+def test_letters_are_no_state_and_do_not_hold_a_job_back_that_is_exactly_once_in_its_state() -> None:
+    counted = events().key_by("k").rolling(n="count(*)").to("out", AnySink(Delivery.PLAIN))
+    for delivery in Delivery:
+        job = Job("j", counted, guarantee=Guarantee.EXACTLY_ONCE, dead_letters=AnySink(delivery))
+        assert plan(job).refusal() is None
+
+
 # Whole jobs
 
 

@@ -32,9 +32,9 @@ def rejection(at: int, *, attempts: int = 0, step: str = "map") -> Rejection:
     return Rejection(step, "ValueError: no", position, "{}", original)
 
 
-def acker_at(place: Path, committed: set[int], tracking: Acks | None = None) -> Acker:
+def acker_at(place: Path, committed: set[int], tracking: Acks | None = None, planned: int = 0) -> Acker:
     chosen = tracking or acks(max_attempts=3, backoff="10 seconds")
-    return Acker(LocalSystem(place), chosen, is_committed=committed.__contains__, job="acks")
+    return Acker(LocalSystem(place), chosen, is_committed=committed.__contains__, planned=lambda: planned, job="acks")
 
 
 def lines_in(place: Path, folder: str) -> list[dict[str, Any]]:
@@ -58,6 +58,38 @@ def test_an_event_comes_back_when_its_epoch_is_committed_and_its_pause_is_over(t
     assert (line["__original"]["attempts"], line["__original"]["value"]) == (1, "eA==")
     assert (acker.waiting, acker.take_released(), acker.take_released()) == (0, 1, 0)
     assert lines_in(tmp_path, WAITING) == []
+
+
+@pytest.mark.parametrize(("is_endless", "left"), [(True, []), (False, [7])])
+def test_what_came_back_is_removed_when_the_epoch_that_must_have_read_it_is_committed(
+    tmp_path: Path, is_endless: bool, left: list[int]
+) -> None:
+    committed = {4}
+    acker = acker_at(tmp_path, committed, planned=5)
+    acker.begin(5, is_endless=is_endless)
+    acker.keep([rejection(7)], epoch=4, run="r1")
+    acker.release(time.time() + 11)
+    for epoch in (5, 6):
+        committed.add(epoch)
+        acker.clean()
+        assert [line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)] == [7]  # 6 may be planned without it
+    committed.add(7)
+    acker.clean()
+    assert [line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)] == left
+    acker.begin(7, is_endless=is_endless)  # a query with an end reads what is there when it starts
+    acker.clean()
+    assert [line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)] == left
+    committed.add(8)
+    acker.clean()
+    assert lines_in(tmp_path, FOLDER) == []
+
+
+def test_letters_that_were_sent_back_are_left_where_they_are(tmp_path: Path) -> None:
+    LocalSystem(tmp_path).publish(f"{FOLDER}/letter-1.json", b"{}\n")
+    acker = acker_at(tmp_path, {0, 1, 2})
+    acker.begin(0, is_endless=True)
+    acker.clean()
+    assert lines_in(tmp_path, FOLDER) == [{}]
 
 
 def test_an_event_of_which_several_parts_failed_comes_back_once(tmp_path: Path) -> None:
@@ -108,7 +140,7 @@ def test_an_event_that_waits_longer_than_the_log_of_epochs_is_kept_comes_back(tm
     commits = tmp_path / "commits"
     commits.mkdir()
     checkpoint = Checkpoint(root=str(tmp_path))
-    acker = Acker(LocalSystem(tmp_path), acks(), is_committed=checkpoint.is_committed, job="acks")
+    acker = Acker(LocalSystem(tmp_path), acks(), is_committed=checkpoint.is_committed, planned=lambda: 0, job="acks")
     acker.keep([rejection(7)], epoch=4, run="r1")
     (commits / "3").touch()
     acker.release(time.time() + 11)
@@ -216,6 +248,18 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
     assert calls_of(place) == {"a": 1, "bad": 3}
     (letter,) = letters.rows
     assert (letter.attempts, bytes(letter.value)) == (3, b'{"k": "bad", "v": 2}')
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: Path) -> None:
+    put(place, ("a", 1), ("bad", 0), ("c", 2))
+    sink, letters = MemorySink(), MemorySink()
+    start(place, job_of(events(place).where("10 / v > 1").select("k", each="10 div v"), sink, letters))
+    assert sorted((row.k, row.each) for row in sink.rows) == [("a", 10), ("c", 5)]
+    (letter,) = letters.rows
+    assert (letter.step, letter.reason, letter.attempts) == ("where", "SQL fails: 10 / v > 1", 3)
+    assert bytes(letter.value) == b'{"k": "bad", "v": 0}'
 
 
 @pytest.mark.spark

@@ -40,7 +40,7 @@ from lockgate import (
     stream,
 )
 from lockgate.dataflow.endpoints import Sink, SinkAbility, Source
-from lockgate.errors import Failed, FunctionFailed, Refused
+from lockgate.errors import Failed, FunctionFailed, Refused, TooManyLetters
 from lockgate.guarantees import Delivery
 from lockgate.kafka.topics import create_topics
 from lockgate.planner.plan import plan
@@ -231,6 +231,13 @@ def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: py
     assert run.is_running
     assert next(answers, None) is None
     run._forgetting.close()  # type: ignore[union-attr]
+
+
+def test_a_run_with_more_letters_than_it_may_have_does_not_go_on() -> None:
+    run = run_that_failed(lambda: pytest.fail("it began anew"))
+    run._writer.first_error = [TooManyLetters("101 events became dead letters", where="job 'job'", fix="mend them")]
+    with pytest.raises(TooManyLetters, match="101 events"):
+        run.wait(timeout=60)
 
 
 def test_new_beginnings_that_all_fail_end_the_run_with_the_last_cause(monkeypatch: pytest.MonkeyPatch) -> None:

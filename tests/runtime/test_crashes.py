@@ -75,6 +75,18 @@ def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place
     assert "its Python worker died with it in hand" in letter.reason
 
 
+def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Path) -> None:
+    def double(row: Any) -> dict[str, Any]:
+        if row.v in (3, 17, 31):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"twice": 2 * row.v}
+
+    sink, letters = MemorySink(), MemorySink()
+    run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+    assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40) if number not in (3, 17, 31)]
+    assert sorted(row.shown for row in letters.rows) == sorted(str({"k": "b", "v": number}) for number in (3, 17, 31))
+
+
 def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
     with pytest.raises(FunctionFailed) as caught:

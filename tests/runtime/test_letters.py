@@ -18,6 +18,7 @@ from lockgate import (
     Guarantee,
     Job,
     KafkaSink,
+    Late,
     MemorySink,
     MemorySource,
     StatefulFunction,
@@ -122,6 +123,78 @@ def test_a_condition_in_python_that_raises(place: Path) -> None:
     run_job(place, job_of(events(place).where(lambda row: 10 / row.v > 1), sink, letters))
     assert values_of(sink, "k") == ["a"]
     assert [row.step for row in letters.rows] == ["where"]
+
+
+def told(letters: MemorySink) -> list[tuple[str, str, Any]]:
+    return sorted((row.step, row.reason, json.loads(bytes(row.value))["k"]) for row in letters.rows)
+
+
+def test_sql_that_fails_on_an_event_makes_a_letter_of_it(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":null}', '{"k":"7","v":2}', '{"k":"d","v":90}')
+    sink, letters = MemorySink(), MemorySink()
+    read = events(place)
+    checked = read.where("v IS NULL OR array(1, 2, 3)[v] > 0")
+    # What both expressions share is computed for each of them alone.
+    each = checked.select("k", half="10 / v", more="10 / v + 1", same="v").where("k = '7' OR cast(k AS INT) IS NULL")
+    chosen = read.select("k", half="10 / v", more="10 / v + 1", same="v")
+    outputs = chosen.to("chosen", sink), each.to("each", MemorySink())
+    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    assert sorted((row.k, row.half, row.more, row.same) for row in sink.rows if row.k != "c") == [
+        ("7", 5.0, 6.0, 2),
+        ("a", 5.0, 6.0, 2),
+        ("d", 10 / 90, 10 / 90 + 1, 90),
+    ]
+    assert [(row.half, row.more, row.same) for row in sink.rows if row.k == "c"] == [(None, None, None)]
+    assert told(letters) == [
+        ("select", "SQL fails: half = 10 / v", "b"),
+        ("select-2", "SQL fails: half = 10 / v", "b"),
+        ("where", "SQL fails: v IS NULL OR array(1, 2, 3)[v] > 0", "d"),
+        ("where-2", "SQL fails: k = '7' OR cast(k AS INT) IS NULL", "a"),
+        ("where-2", "SQL fails: k = '7' OR cast(k AS INT) IS NULL", "c"),
+    ]
+    shown = {json.loads(row.shown)["k"]: json.loads(row.shown) for row in letters.rows if row.step == "where"}
+    assert shown == {"d": {"k": "d", "v": 90}}
+
+
+def test_parts_of_a_split_fail_one_by_one(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"x","v":1}')
+    many, few, rest, letters = MemorySink(), MemorySink(), MemorySink(), MemorySink()
+    parts = events(place).split(many="10 / v > 7", few="v < 2", rest="v >= 2")
+    outputs = (
+        parts["many"].to("out-many", many),
+        parts["few"].select("k", byte="cast(v * 127 + 1 AS TINYINT)", one="1").to("out-few", few),
+        parts["rest"].to("out-rest", rest),
+    )
+    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    assert (values_of(many, "k"), values_of(few, "k", "byte", "one"), values_of(rest, "k")) == (
+        ["x"],
+        [("b", 1, 1)],
+        ["a"],
+    )
+    assert told(letters) == [
+        ("many", "SQL fails: 10 / v > 7", "b"),
+        ("select", "SQL fails: byte = cast(v * 127 + 1 AS TINYINT)", "x"),
+    ]
+    assert {row.hindered for row in letters.rows if row.step == "many"} != {None}
+
+
+def test_sql_behind_the_sides_of_a_step_with_state(place: Path) -> None:
+    moments = [("5", 1), ("x", 2), ("9", 100), ("9", 101), ("5", 3), ("0", 4), ("9", 200)]
+    rows = [(key, BEGIN + timedelta(seconds=at)) for key, at in moments]
+    read = stream("in", MemorySource(rows, value="k STRING, at TIMESTAMP", per_epoch=1))
+    timed = read.event_time("at", lateness="0 seconds", late=Late.TO_SIDE_OUTPUT)
+    whole = timed.key_by("k").window(windows.tumbling("10 seconds")).apply(lambda key, rows: [(len(rows),)], "n INT")
+    sink, late, letters = MemorySink(), MemorySink(), MemorySink()
+    outputs = (
+        whole.select("n", key="cast(k AS INT)").to("out", sink),
+        whole.late.where("k <> 'x'").select("k", part="10 / cast(k AS INT)").to("late", late),
+    )
+    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    assert (values_of(sink, "key", "n"), values_of(late, "k", "part")) == ([(5, 1), (9, 2)], [("5", 2.0)])
+    assert sorted((row.step, row.reason, json.loads(row.shown)["k"]) for row in letters.rows) == [
+        ("select", "SQL fails: key = cast(k AS INT)", "x"),
+        ("select-2", "SQL fails: part = 10 / cast(k AS INT)", "0"),
+    ]
 
 
 class Total(StatefulFunction):

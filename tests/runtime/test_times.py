@@ -35,6 +35,15 @@ def test_transactions_deliver_once_however_often_an_epoch_is_tried(tmp_path: Pat
     assert tries.of(7) == (3, 1)
 
 
+def test_tries_in_one_go_after_a_commit_that_failed_count_too(tmp_path: Path) -> None:
+    tries = Tries(tmp_path)
+    tries.begin(7)
+    tries.repeat(7, 2)
+    tries.repeat(7, 0)
+    tries.deliver(7, is_exact=True)
+    assert tries.of(7) == (3, 1)
+
+
 def test_a_note_that_a_crash_has_torn_says_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"epoch": 4, "proc')
     tries = Tries(tmp_path)

@@ -67,6 +67,29 @@ def test_one_port_for_both_services_is_refused(tmp_path: Path) -> None:
         Stack(tmp_path / "services").up(kafka_port=port, postgres_port=port)
 
 
+def test_doors_for_proxies_have_ports_of_their_own_and_are_remembered(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, brokers=3, is_proxied=True)
+    (tmp_path / MARKER).touch()
+    state = stack._invent(postgres=True, kafka_port=None, postgres_port=None)
+    stack._write(state)
+    cluster = stack.kafka
+    assert cluster.nodes == state.nodes
+    detours = cluster.detours.values()
+    used = [port for node in cluster.nodes for port in (node.port, node.controller_port)]
+    used += [port for detour in detours for port in (detour.port, detour.proxy_port)]
+    assert len({*used, stack.postgres.port}) == 3 * 4 + 1
+    for detour in detours:
+        for port in (detour.port, detour.proxy_port):
+            with pytest.raises(BadMachine, match=f"Port {port} is the port of"):
+                stack._decide(state, postgres=True, kafka_port=port, postgres_port=None)
+
+
+def test_nothing_started_has_neither_kafka_nor_postgres(tmp_path: Path) -> None:
+    for ask in (lambda: Stack(tmp_path).kafka, lambda: Stack(tmp_path).postgres):
+        with pytest.raises(BadMachine, match="start them first"):
+            ask()
+
+
 def test_a_damaged_state_file_is_refused_with_its_path(tmp_path: Path) -> None:
     (tmp_path / MARKER).touch()
     (tmp_path / "state.json").write_text('{"nodes": 3}')

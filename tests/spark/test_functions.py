@@ -1,6 +1,7 @@
 """Functions of the author's on Arrow batches, without Spark: what they return is checked row by row."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from pyspark.sql import Row
 
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.failures import RowFailure, find_failure
+from lockgate.sources.rejects import read_rejection
 from lockgate.spark.functions import RowError, RowStep, _apply_batch
 
 PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
@@ -112,3 +114,79 @@ def test_a_failure_survives_being_wrapped_in_other_text() -> None:
     wrapped = f"[STREAM_FAILED] Query terminated: Traceback ... RowError: {found.token()}\n\tat org.apache.spark"
     assert find_failure(wrapped) == found
     assert "A function failed on the row from orders, orders-000002, offset 40" in str(found.as_error())
+
+
+class Aside:
+    """Takes rejections, as an accumulator of Spark's does."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def add(self, texts: list[str]) -> None:
+        self.told += texts
+
+
+def tolerant(function: Callable[..., Any], kind: str = "map", batch: pa.RecordBatch = BATCH) -> tuple[list[Any], Any]:
+    """What comes out, and what is put aside, where nothing stops the job."""
+    aside, columns = Aside(), () if kind == "where" else ("w",)
+    rejects: Any = aside
+    step = RowStep(function=function, kind=kind, name="m", where="here", columns=columns, rejects=rejects)
+    schema = batch.schema if kind == "where" else pa.schema([("w", pa.int32()), (POSITION, PLACE)])
+    made = _apply_batch(batch, step, tuple(batch.schema.names), (POSITION,), schema)
+    return made.column(0).to_pylist(), [read_rejection(text) for text in aside.told]
+
+
+class Lazy(Mapping[str, int]):
+    """A mapping that finds out too late that it has nothing."""
+
+    def __getitem__(self, name: str) -> int:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class NoTruth:
+    """What can be returned and not be asked whether it holds, as an array of numpy's."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of many is not known")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fails", "reason"),
+    [
+        ("map", lambda: sys.exit(2), "SystemExit: 2"),
+        ("flat_map", lambda: sys.exit(2), "SystemExit: 2"),
+        ("where", lambda: NoTruth(), "ValueError: the truth of many is not known"),
+        ("map", lambda: Lazy(), "KeyError: 'w'"),
+    ],
+)
+def test_however_a_function_fails_it_costs_one_row(kind: str, fails: Callable[[], Any], reason: str) -> None:
+    def function(row: Any) -> Any:
+        good = {"where": True, "map": {"w": row.v}, "flat_map": [{"w": row.v}]}[kind]
+        return fails() if row.v == 2 else good
+
+    made, (aside,) = tolerant(function, kind)
+    assert made == [1, 3]
+    assert (aside.position["at"], aside.reason) == (41, reason)
+
+
+def test_a_value_that_python_cannot_have_costs_one_row() -> None:
+    times = pa.array([0, 2**62, 3_000_000], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch([times, BATCH.column(1)], names=["t", POSITION])
+    made, (aside,) = tolerant(lambda row: (row.t.second,), batch=batch)
+    assert made == [0, 3]
+    assert aside.position["at"] == 41
+    assert "Python cannot have a value of it" in aside.reason
+
+
+def test_a_long_reason_is_cut_so_that_its_letter_fits_somewhere() -> None:
+    def function(row: Any) -> Any:
+        raise ValueError("x" * 1_000_000)
+
+    _, aside = tolerant(function)
+    assert [len(one.reason) < 10_000 for one in aside] == [True] * 3

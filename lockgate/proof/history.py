@@ -1,0 +1,307 @@
+"""What happened in one trial, as plain facts, one line of JSON each.
+
+A history is what verdicts are drawn from, so it says only what was observed, by whom and when, and never what it means:
+
+    Sent                 an event is in a source
+    Fault                something was killed, stopped or cut off
+    Start, Up            a driver's process was started; it said that it is ready
+    Processed            the tasks of an epoch have run
+    Committed            an epoch is in the sink's ledger
+    Read                 a reader was given a record
+    ReadToEnd, Gap       a reader has read all there is; a reader missed something, and why
+    Standing             a partition of an output after the trial: is a transaction still open?
+
+Three readers, none of which asks the job: ALONG reads committed records while faults happen and to the end, AFTER reads
+committed records from the first when all is over, LOG reads whatever was ever written, committed or not. A reader
+without ReadToEnd has not read all, so that a history which breaks off cannot pass for a whole one.
+
+Times are seconds since the trial began, by one clock for all processes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from lockgate.errors import Refused
+
+
+class Position(NamedTuple):
+    """Where an event stands in a source; `children` tell apart what a step made of one event."""
+
+    topic: str
+    partition: int
+    offset: int
+    children: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}" + "".join(f".{child}" for child in self.children)
+
+
+Trace = tuple[Position, ...]
+"""The events that a row goes back to."""
+
+Content = tuple[bytes | None, bytes | None]
+"""Key and value of a row."""
+
+
+class End(NamedTuple):
+    """The first offset of a source's partition that an epoch has not."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Reader(Enum):
+    """Who read a record."""
+
+    ALONG = "along"
+    AFTER = "after"
+    LOG = "log"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An event is in a source."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something was done to a process or to a connection."""
+
+    kind: str  # what was done: "kill driver", "pause worker", ...
+    point: str  # the name of a fault point, or "any moment"
+    process: str
+    at_seconds: float
+    epoch: int | None = None  # that it struck in, where it is known
+
+
+@dataclass(frozen=True)
+class Start:
+    """A driver's process was started; drivers are numbered from 0."""
+
+    driver: int
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Up:
+    """A driver said that it is ready."""
+
+    driver: int
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Processed:
+    """The tasks of an epoch have run in this driver; it may happen again in the next one."""
+
+    epoch: int
+    driver: int
+    ends: tuple[End, ...]
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Committed:
+    """An epoch is in the sink's ledger."""
+
+    epoch: int
+    driver: int | None  # that committed it, not one that claimed the ledger later; None: not known
+    ends: tuple[End, ...]
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Read:
+    """A reader was given a record of an output."""
+
+    reader: Reader
+    output: str  # the topic or table: outputs of a job that share one cannot be told apart by a reader
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    trace: Trace | None  # None: the record does not say
+    epoch: int | None
+    at_seconds: float
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Output, partition, offset."""
+        return self.output, self.partition, self.offset
+
+    @property
+    def content(self) -> Content:
+        """Key and value."""
+        return self.key, self.value
+
+
+@dataclass(frozen=True)
+class ReadToEnd:
+    """A reader has read every partition to the end that it had when the job was over."""
+
+    reader: Reader
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A reader died, or missed something."""
+
+    reader: Reader
+    reason: str
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A partition of an output when the job was over and had recovered."""
+
+    output: str
+    partition: int
+    open_transactions: int
+    last_stable_offset: int
+    high_watermark: int
+    at_seconds: float
+
+
+Fact = Sent | Fault | Start | Up | Processed | Committed | Read | ReadToEnd | Gap | Standing
+
+_KINDS: dict[str, type[Fact]] = {
+    "sent": Sent,
+    "fault": Fault,
+    "start": Start,
+    "up": Up,
+    "processed": Processed,
+    "committed": Committed,
+    "read": Read,
+    "read to end": ReadToEnd,
+    "gap": Gap,
+    "standing": Standing,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+AnyFact = TypeVar("AnyFact", bound=Fact)
+
+
+@dataclass(frozen=True)
+class History:
+    """The facts of one trial; those of one observer stand in the order in which it saw them."""
+
+    facts: tuple[Fact, ...]
+
+    @classmethod
+    def of_lines(cls, lines: Iterable[str], *, where: str) -> History:
+        """Read what `lines` has written; `where` names the file in errors."""
+        facts = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                facts.append(as_fact(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise Refused(
+                    f"This is no fact of a history: {line[:80]!r} ({error}).",
+                    where=f"{where}, line {number}",
+                    fix="run the trial again: one that was cut off proves nothing",
+                ) from None
+        return cls(tuple(facts))
+
+    def lines(self) -> Iterator[str]:
+        """Every fact as a line, without its end."""
+        return map(as_line, self.facts)
+
+    def of(self, kind: type[AnyFact]) -> tuple[AnyFact, ...]:
+        """The facts of one kind."""
+        return tuple(fact for fact in self.facts if isinstance(fact, kind))
+
+    def read_by(self, reader: Reader, output: str) -> tuple[Read, ...]:
+        """What a reader was given of an output, in the order in which it came."""
+        return tuple(self._reads.get((reader, output), ()))
+
+    @cached_property
+    def _reads(self) -> dict[tuple[Reader, str], list[Read]]:
+        found: dict[tuple[Reader, str], list[Read]] = {}
+        for fact in self.of(Read):
+            found.setdefault((fact.reader, fact.output), []).append(fact)
+        return found
+
+    def doubt(self, reader: Reader) -> str | None:
+        """Why a reader cannot be relied on; None where it has read all, and everything once."""
+        return self._doubts[reader]
+
+    @cached_property
+    def _doubts(self) -> dict[Reader, str | None]:
+        return {reader: self._find_doubt(reader) for reader in Reader}
+
+    def _find_doubt(self, reader: Reader) -> str | None:
+        gaps = [fact.reason for fact in self.of(Gap) if fact.reader is reader]
+        if gaps:
+            return f"the reader {reader.value!r} has a gap: {gaps[0]}"
+        if not any(fact.reader is reader for fact in self.of(ReadToEnd)):
+            return f"the reader {reader.value!r} has not read to the end"
+        places = [fact.place for fact in self.of(Read) if fact.reader is reader]
+        if twice := len(places) - len(set(places)):
+            return f"the reader {reader.value!r} was given {twice} offsets twice"
+        return None
+
+
+def as_line(fact: Fact) -> str:
+    """A fact as one line of JSON, without its end: for a trial that writes its history while it happens."""
+    plain = {field.name: _plain(getattr(fact, field.name)) for field in fields(fact)}
+    return json.dumps({"fact": _NAMES[type(fact)], **plain}, separators=(",", ":"))
+
+
+def as_fact(line: str) -> Fact:
+    """The fact of a line; raises ValueError, KeyError or TypeError where it is none."""
+    plain = json.loads(line)
+    if not isinstance(plain, dict):
+        raise ValueError("it is no object")
+    kind = _KINDS[plain.pop("fact")]
+    return kind(**{name: _READ.get(name, _same)(value) for name, value in plain.items()})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value.value if isinstance(value, Reader) else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value, validate=True)
+
+
+def _trace(value: list[list[Any]] | None) -> Trace | None:
+    if value is None:
+        return None
+    return tuple(Position(topic, partition, offset, tuple(children)) for topic, partition, offset, children in value)
+
+
+def _ends(value: list[list[Any]]) -> tuple[End, ...]:
+    return tuple(End(topic, partition, offset) for topic, partition, offset in value)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "key": _bytes,
+    "value": _bytes,
+    "trace": _trace,
+    "ends": _ends,
+    "reader": Reader,
+}
+"""The fields, of whatever kind, that JSON does not hold as they are."""
