@@ -25,6 +25,7 @@ from lockgate.cli import (
     files,
     job,
     ledger,
+    prove,
     services,
     simulate,
     state,
@@ -32,7 +33,21 @@ from lockgate.cli import (
 )
 from lockgate.errors import LockgateError, Refused
 
-GROUPS = (job, state, ledger, transactions, checkpoints, deadletters, files, services, demo, compare, bench, simulate)
+GROUPS = (
+    job,
+    state,
+    ledger,
+    transactions,
+    checkpoints,
+    deadletters,
+    files,
+    services,
+    demo,
+    compare,
+    prove,
+    bench,
+    simulate,
+)
 """Each has `register(subparsers)`, which adds its commands; each command sets `run`, a function of the arguments."""
 
 

@@ -1,0 +1,166 @@
+"""Readers of a job's topics that ask the job nothing: the client library's own consumer, apart from Spark and ours.
+
+    Along     reads committed records in a thread, while faults happen and until it is told that all is over
+    scan      reads from the first record to the end that is there, committed ones or all that was ever written
+    standing  what a partition looks like in the end: a transaction that is open holds its last stable offset back
+
+A topic is told under the label that is the same in all runs.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lockgate.errors import Failed
+from lockgate.proof.history import Fact, Gap, Position, Read, Reader, ReadToEnd, Standing, Trace
+
+_TRACE = "lockgate-trace"
+_POLL_MS = 200
+_PAUSE_SECONDS = 0.1
+_SILENCE_SECONDS = 90.0
+
+Clock = Callable[[], float]
+"""Seconds since the trial began."""
+
+Labels = Mapping[str, str]
+"""What a topic is called in all runs alike."""
+
+
+class Along(threading.Thread):
+    """Reads along; its facts are those of the reader ALONG."""
+
+    def __init__(self, servers: str, labels: Labels, clock: Clock) -> None:
+        super().__init__(name="lockgate-proof-reader", daemon=True)
+        self.facts: list[Fact] = []
+        self._servers, self._labels, self._clock = servers, labels, clock
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Until it is told that all is over; then to the end."""
+        try:
+            for record in _records(self._servers, [*self._labels], "read_committed", self._is_over.is_set):
+                self.facts.append(as_read(record, Reader.ALONG, self._labels, self._clock()))
+            self.facts.append(ReadToEnd(Reader.ALONG, self._clock()))
+        except Exception as error:  # noqa: BLE001 - a reader that died saw nothing more, and that has to be known
+            self.facts.append(Gap(Reader.ALONG, f"{type(error).__name__}: {error}", self._clock()))
+
+    def finish(self) -> list[Fact]:
+        """All that it has seen, to the end."""
+        self._is_over.set()
+        self.join()
+        return self.facts
+
+
+def scan(servers: str, labels: Labels, reader: Reader, clock: Clock) -> list[Fact]:
+    """Everything from the first record on, as a reader that comes when all is over."""
+    isolation = "read_uncommitted" if reader is Reader.LOG else "read_committed"
+    found: list[Fact] = []
+    try:
+        for record in _records(servers, [*labels], isolation, lambda: True):
+            found.append(as_read(record, reader, labels, clock()))
+        found.append(ReadToEnd(reader, clock()))
+    except Failed as error:
+        found.append(Gap(reader, error.what, clock()))
+    return found
+
+
+def standing(servers: str, labels: Labels, clock: Clock) -> list[Standing]:
+    """How every partition stands."""
+    marks: dict[str, dict[Any, int]] = {}
+    for isolation in ("read_committed", "read_uncommitted"):
+        consumer, places = _open(servers, [*labels], isolation)
+        try:
+            marks[isolation] = consumer.end_offsets(places)
+        finally:
+            consumer.close()
+    stable, high = marks["read_committed"], marks["read_uncommitted"]
+    return [
+        Standing(
+            output=labels[place.topic],
+            partition=place.partition,
+            open_transactions=int(stable[place] < high[place]),
+            last_stable_offset=stable[place],
+            high_watermark=high[place],
+            at_seconds=clock(),
+        )
+        for place in high
+    ]
+
+
+def as_read(record: Any, reader: Reader, labels: Labels, at_seconds: float) -> Read:
+    """A record as a fact."""
+    header = next((value for name, value in record.headers or () if name == _TRACE), None)
+    told: dict[str, Any] = {} if header is None else json.loads(header)
+    return Read(
+        reader=reader,
+        output=labels[record.topic],
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        trace=_trace(told, labels),
+        epoch=told.get("epoch"),
+        at_seconds=at_seconds,
+    )
+
+
+def _trace(told: Mapping[str, Any], labels: Labels) -> Trace | None:
+    if "part" not in told:
+        return None
+    topic, _, partition = str(told["part"]).rpartition("-")
+    return (Position(labels.get(topic, topic), int(partition), int(told["at"]), tuple(told.get("child") or ())),)
+
+
+def _open(servers: str, topics: list[str], isolation: str) -> tuple[Any, list[Any]]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers.split(","),
+        isolation_level=isolation,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        max_poll_records=10_000,
+    )
+    places = [TopicPartition(topic, one) for topic in topics for one in sorted(consumer.partitions_for_topic(topic))]
+    consumer.assign(places)
+    consumer.seek_to_beginning(*places)
+    return consumer, places
+
+
+def _records(servers: str, topics: list[str], isolation: str, is_over: Callable[[], bool]) -> Iterator[Any]:
+    """Records as they come; when all is over, up to the end that topics have then, which nothing may hold back."""
+    consumer, places = _open(servers, topics, isolation)
+    try:
+        ends: dict[Any, int] = {}
+        heard = time.monotonic()
+        while not ends or any(consumer.position(place) < ends[place] for place in places):
+            if not ends and is_over():
+                ends, heard = _whole_ends(servers, topics), time.monotonic()
+            batches = consumer.poll(timeout_ms=_POLL_MS if ends else 0)
+            for records in batches.values():
+                yield from records
+            if batches:
+                heard = time.monotonic()
+            elif not ends:
+                time.sleep(_PAUSE_SECONDS)  # a wait inside of `poll` spins as long as a transaction is open
+            if ends and time.monotonic() - heard > _SILENCE_SECONDS:
+                raise Failed(
+                    f"topics cannot be read to their end ({isolation}): nothing came for {_SILENCE_SECONDS:.0f} s",
+                    where=f"Kafka at {servers}",
+                    fix="a transaction that is left open holds readers back: lockgate transactions list",
+                )
+    finally:
+        consumer.close()
+
+
+def _whole_ends(servers: str, topics: list[str]) -> dict[Any, int]:
+    """The ends of partitions with all that is written, whoever may see it."""
+    consumer, places = _open(servers, topics, "read_uncommitted")
+    try:
+        return dict(consumer.end_offsets(places))
+    finally:
+        consumer.close()

@@ -1,0 +1,265 @@
+"""One run of a job at a site of its own: undisturbed, for the answer, or with faults, for a history.
+
+Events come in parts, one more with every fault that has struck, so that every fault finds the job at work. When all
+faults have struck and all events are in, the job ends by itself and is run once more until it has caught up: results
+that wait for event time come out then, in both kinds of runs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from lockgate.dataflow.job import Job
+from lockgate.errors import Failed
+from lockgate.guarantees import Guarantee
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import make_topic
+from lockgate.kafka.wire import Connection
+from lockgate.proof.drivers import Drivers
+from lockgate.proof.faults import ANY_MOMENT, Kind, Strike
+from lockgate.proof.feed import Feed
+from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
+from lockgate.proof.promises import Row
+from lockgate.proof.reading import Along, scan, standing
+from lockgate.proof.redirect import Redirected, Site, redirect
+from lockgate.proof.tables import fill_tables
+from lockgate.proof.troubles import Armed, Outside, Paused, Trouble
+from lockgate.proof.workload import Workload
+from lockgate.services.kafkaproxy import KafkaProxy
+from lockgate.services.processes import Mark
+from lockgate.services.stack import Stack
+from lockgate.sinks.kafka import KafkaSink
+
+_WHERE = "the proof's topics"
+_OUT_PARTITIONS = 3
+_LOOK_SECONDS = 0.05
+_PATIENCE_SECONDS = 300.0
+_MORE_SECONDS = 20.0  # a point may need more epochs than a part of the events has
+_KEPT_FOREVER = {"retention.ms": "-1"}
+
+GoOn = Callable[[], None]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all runs of a proof share."""
+
+    job: Job
+    source: Mapping[str, object]  # where a driver finds the author's job
+    job_file: Path  # one that makes the job of a specification
+    workload: Workload
+    rows_per_epoch: int
+    stack: Stack
+    home: Path
+    tell: Tell
+    go_on: GoOn
+
+
+@dataclass
+class Run:
+    """One run."""
+
+    stage: Stage
+    name: str
+    strikes: Sequence[Strike] = ()
+    seed: int = 0
+    facts: list[Fact] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._directory = self.stage.home / self.name
+
+    def clock(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
+
+    def answer(self) -> dict[str, tuple[Row, ...]]:
+        """The rows of the job undisturbed, by output."""
+        history = self.run()
+        rows: dict[str, list[Row]] = {}
+        for one in history.of(Read):
+            if one.reader is Reader.AFTER:
+                rows.setdefault(one.output, []).append(Row(one.key, one.value, one.trace))
+        return {output: tuple(rows.get(output, ())) for output in outputs_of(self._moved(self._site("")))}
+
+    def run(self) -> History:
+        """From empty topics to what was seen."""
+        stage = self.stage
+        with ExitStack() as ends:
+            plain = stage.stack.status().kafka.servers or ""
+            proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if self._needs_proxy else None
+            site = self._site(plain if proxy is None else proxy.servers)
+            moved = self._moved(site)
+            self._make_topics(plain, moved)
+            fill_tables(moved.tables, stage.workload.tables)
+            spec = self._write_spec(site)
+            inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
+            labels = {**inputs, **{topic: label for label, topic in topics_of(moved).items()}}
+            along = Along(plain, {topic: labels[topic] for topic in topics_of(moved).values()}, self.clock)
+            drivers = Drivers(
+                job_file=stage.job_file,
+                spec=spec,
+                directory=self._directory,
+                checkpoint=None if moved.job.guarantee is Guarantee.AT_MOST_ONCE else site.checkpoint,
+                rows_per_epoch=stage.rows_per_epoch,
+                labels=inputs,
+                mark=Mark("LOCKGATE_PROOF", uuid4().hex),
+                clock=self.clock,
+                facts=self.facts,
+            )
+            ends.callback(drivers.kill)
+            feed = Feed(
+                plain,
+                stage.workload.events,
+                {label: topic for topic, label in inputs.items()},
+                {one.label: Path(one.place) for one in moved.inputs if not one.is_topic},
+                rate=float("inf"),
+                wave=stage.workload.wave,
+            )
+            ends.callback(feed.close)
+            along.start()
+            for trouble in self._troubles(proxy):
+                self._disturb(trouble, drivers, feed)
+            self._finish(drivers, feed)
+            self._note_sent(feed)
+            self.facts += drivers.committed()
+            self.facts += along.finish()
+            outs = {topic: labels[topic] for topic in topics_of(moved).values()}
+            for reader in (Reader.AFTER, Reader.LOG):
+                self.facts += scan(plain, outs, reader, self.clock)
+            self.facts += standing(plain, outs, self.clock)
+        return History(tuple(self.facts))
+
+    # Its parts
+
+    def _site(self, servers: str) -> Site:
+        return Site(self.name, servers or "localhost:1", self._directory / "site", None)
+
+    def _moved(self, site: Site) -> Redirected:
+        return redirect(self.stage.job, site)
+
+    @property
+    def _needs_proxy(self) -> bool:
+        network = (Kind.CUT_NETWORK, Kind.RESET_NETWORK, Kind.LOSE_REPLY)
+        return any(one.kind in network for one in self.strikes)
+
+    def _troubles(self, proxy: KafkaProxy | None) -> list[Trouble]:
+        """The faults of this run: those at points together, then paused drivers, then those from outside."""
+        armed = [one for one in self.strikes if one.kind.is_armed and one.point != ANY_MOMENT]
+        paused = [one for one in self.strikes if one.kind is Kind.PAUSE_DRIVER]
+        outside = [one for one in self.strikes if one not in armed and one not in paused]
+        marks = self._directory / "marks"
+        troubles: list[Trouble] = []
+        if armed:
+            troubles.append(Armed(armed, marks / "armed", self._note_fault))
+        if paused:
+            troubles.append(Paused(paused, marks / "paused", self._note_fault))
+        if outside:
+            rng = random.Random(f"{self.seed} {self.name}")
+            troubles.append(Outside(outside, self._note_fault, rng=rng, stack=self.stage.stack, proxy=proxy))
+        return troubles
+
+    def _note_fault(self, fault: Fault) -> None:
+        self.facts.append(fault)
+        self.stage.tell(f"{self.name}: {fault.kind} at {fault.point}, epoch {fault.epoch}, {fault.process}")
+
+    def _disturb(self, trouble: Trouble, drivers: Drivers, feed: Feed) -> None:
+        """Let the job run until all of these faults have struck, or nothing is left to strike at."""
+        total = len(self.stage.workload.events)
+        wanted = sum(1 for fact in self.facts if isinstance(fact, Fault)) + trouble.count
+        moved, standing_at, extra = time.monotonic(), (-1, -1, -1), 0
+        last = drivers.last
+        if last is not None and last.process.poll() is None:
+            last.process.kill()  # the next one is armed by its environment
+            last.process.wait()
+        while trouble.struck < trouble.count:
+            self.stage.go_on()
+            drivers.tend(trouble.environment())
+            trouble.step(drivers)
+            struck = sum(1 for fact in self.facts if isinstance(fact, Fault))
+            share = total * (struck + 1) // (len(self.strikes) + 1)
+            feed.send(min(total, share + extra))
+            now = time.monotonic()
+            here = struck, drivers.epochs(), len(drivers.all)
+            if here != standing_at:
+                moved, standing_at = now, here
+            elif now - moved > _MORE_SECONDS and drivers.consumed() >= feed.sent and feed.sent < total:
+                extra, moved = extra + self.stage.rows_per_epoch, now
+            elif now - moved > _MORE_SECONDS and drivers.consumed() >= total:
+                return  # nothing is left to strike at; who judges says that it did not strike
+            elif now - moved > _PATIENCE_SECONDS:
+                raise Failed(
+                    f"nothing has moved for {_PATIENCE_SECONDS:.0f} s, {struck} of {wanted} faults have struck",
+                    where=str(self._directory),
+                    fix="see what the driver says there",
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _finish(self, drivers: Drivers, feed: Feed) -> None:
+        """Send what is left, let the job end, and run it once more until it has caught up."""
+        total = len(self.stage.workload.events)
+        while feed.sent < total:
+            feed.send(total)
+            time.sleep(_LOOK_SECONDS)
+        drivers.stop()
+        driver = drivers.start({}, "--until-caught-up")
+        while driver.process.poll() is None:
+            self.stage.go_on()
+            driver.look()
+            time.sleep(_LOOK_SECONDS)
+        if driver.process.returncode != 0:
+            raise Failed(
+                f"the job ended with {driver.process.returncode} when nothing disturbed it:\n{driver.tail(20)}",
+                where=str(driver.words),
+                fix="see that `lockgate run --until-caught-up` runs it",
+            )
+
+    def _note_sent(self, feed: Feed) -> None:
+        """The events with their offsets: one producer sent them, in order, into topics that were empty."""
+        offsets: Counter[tuple[str, int]] = Counter()
+        for event, at in zip(self.stage.workload.events, feed.sent_at, strict=True):
+            place = event.topic, event.partition
+            sent = Sent(event.topic, event.partition, offsets[place], event.key, event.value, at - self._began)
+            self.facts.append(sent)
+            offsets[place] += 1
+
+    def _make_topics(self, servers: str, moved: Redirected) -> None:
+        connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
+        try:
+            for one in moved.inputs:
+                if one.is_topic:
+                    partitions = self.stage.workload.partitions[one.label]
+                    make_topic(connection, one.place, partitions=partitions, configs=_KEPT_FOREVER, where=_WHERE)
+                else:
+                    Path(one.place).mkdir(parents=True, exist_ok=True)
+            for topic in topics_of(moved).values():
+                make_topic(connection, topic, partitions=_OUT_PARTITIONS, configs=_KEPT_FOREVER, where=_WHERE)
+        finally:
+            connection.close()
+
+    def _write_spec(self, site: Site) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        spec = self._directory / "spec.json"
+        facts = {"name": site.name, "servers": site.servers, "directory": str(site.directory), "dsn": site.dsn}
+        spec.write_text(json.dumps({**facts, **self.stage.source}))
+        return spec
+
+
+def topics_of(moved: Redirected) -> dict[str, str]:
+    """The topics of a job's outputs, by the label that they have in every run."""
+    topics = [one.sink.topic for one in moved.results if isinstance(one.sink, KafkaSink) and one.sink.topic]
+    return {topic.removeprefix(f"{moved.site.name}-"): topic for topic in topics}
+
+
+def outputs_of(moved: Redirected) -> list[str]:
+    """The labels of the outputs."""
+    return list(topics_of(moved))
