@@ -92,7 +92,7 @@ def run_prove(arguments: argparse.Namespace) -> int:
         job=job.name,
         guarantee=job.guarantee,
         file=arguments.file,
-        parameters=arguments.parameters,
+        parameters=dict(one.split("=", 1) for one in arguments.parameters),
         options=_options(arguments),
         workload=f"{len(workload.events):,} events a trial, {workload.origin}",
         job_digest=hashlib.sha256(Path(arguments.file).read_bytes()).hexdigest()[:16],

@@ -98,6 +98,8 @@ class Proof:
                 raise
             seconds = time.monotonic() - began
             return unknown(seed=self.seed, number=number, due=due, reason=error.what, seconds=seconds)
+        place = self.stage.home / run.name / "history.jsonl"
+        place.write_text("".join(f"{line}\n" for line in history.lines()))
         trial = judge(
             history,
             promises,
@@ -109,9 +111,6 @@ class Proof:
         )
         if trial.outcome is Outcome.HOLDS:
             shutil.rmtree(self.stage.home / run.name, ignore_errors=True)
-        else:
-            place = self.stage.home / run.name / "history.jsonl"
-            place.write_text("".join(f"{line}\n" for line in history.lines()))
         return trial
 
     @contextlib.contextmanager

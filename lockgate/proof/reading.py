@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockgate.errors import Failed
@@ -27,22 +27,22 @@ Clock = Callable[[], float]
 """Seconds since the trial began."""
 
 Labels = Mapping[str, str]
-"""What a topic is called in all runs alike."""
+"""What every topic of the job, read or written, is called in all runs alike."""
 
 
 class Along(threading.Thread):
     """Reads along; its facts are those of the reader ALONG."""
 
-    def __init__(self, servers: str, labels: Labels, clock: Clock) -> None:
+    def __init__(self, servers: str, topics: Sequence[str], labels: Labels, clock: Clock) -> None:
         super().__init__(name="lockgate-proof-reader", daemon=True)
         self.facts: list[Fact] = []
-        self._servers, self._labels, self._clock = servers, labels, clock
+        self._servers, self._topics, self._labels, self._clock = servers, topics, labels, clock
         self._is_over = threading.Event()
 
     def run(self) -> None:
         """Until it is told that all is over; then to the end."""
         try:
-            for record in _records(self._servers, [*self._labels], "read_committed", self._is_over.is_set):
+            for record in _records(self._servers, self._topics, "read_committed", self._is_over.is_set):
                 self.facts.append(as_read(record, Reader.ALONG, self._labels, self._clock()))
             self.facts.append(ReadToEnd(Reader.ALONG, self._clock()))
         except Exception as error:  # noqa: BLE001 - a reader that died saw nothing more, and that has to be known
@@ -55,12 +55,12 @@ class Along(threading.Thread):
         return self.facts
 
 
-def scan(servers: str, labels: Labels, reader: Reader, clock: Clock) -> list[Fact]:
+def scan(servers: str, topics: Sequence[str], labels: Labels, reader: Reader, clock: Clock) -> list[Fact]:
     """Everything from the first record on, as a reader that comes when all is over."""
     isolation = "read_uncommitted" if reader is Reader.LOG else "read_committed"
     found: list[Fact] = []
     try:
-        for record in _records(servers, [*labels], isolation, lambda: True):
+        for record in _records(servers, topics, isolation, lambda: True):
             found.append(as_read(record, reader, labels, clock()))
         found.append(ReadToEnd(reader, clock()))
     except Failed as error:
@@ -68,11 +68,11 @@ def scan(servers: str, labels: Labels, reader: Reader, clock: Clock) -> list[Fac
     return found
 
 
-def standing(servers: str, labels: Labels, clock: Clock) -> list[Standing]:
+def standing(servers: str, topics: Sequence[str], labels: Labels, clock: Clock) -> list[Standing]:
     """How every partition stands."""
     marks: dict[str, dict[Any, int]] = {}
     for isolation in ("read_committed", "read_uncommitted"):
-        consumer, places = _open(servers, [*labels], isolation)
+        consumer, places = _open(servers, topics, isolation)
         try:
             marks[isolation] = consumer.end_offsets(places)
         finally:
@@ -115,7 +115,7 @@ def _trace(told: Mapping[str, Any], labels: Labels) -> Trace | None:
     return (Position(labels.get(topic, topic), int(partition), int(told["at"]), tuple(told.get("child") or ())),)
 
 
-def _open(servers: str, topics: list[str], isolation: str) -> tuple[Any, list[Any]]:
+def _open(servers: str, topics: Sequence[str], isolation: str) -> tuple[Any, list[Any]]:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -131,7 +131,7 @@ def _open(servers: str, topics: list[str], isolation: str) -> tuple[Any, list[An
     return consumer, places
 
 
-def _records(servers: str, topics: list[str], isolation: str, is_over: Callable[[], bool]) -> Iterator[Any]:
+def _records(servers: str, topics: Sequence[str], isolation: str, is_over: Callable[[], bool]) -> Iterator[Any]:
     """Records as they come; when all is over, up to the end that topics have then, which nothing may hold back."""
     consumer, places = _open(servers, topics, isolation)
     try:
@@ -157,7 +157,7 @@ def _records(servers: str, topics: list[str], isolation: str, is_over: Callable[
         consumer.close()
 
 
-def _whole_ends(servers: str, topics: list[str]) -> dict[Any, int]:
+def _whole_ends(servers: str, topics: Sequence[str]) -> dict[Any, int]:
     """The ends of partitions with all that is written, whoever may see it."""
     consumer, places = _open(servers, topics, "read_uncommitted")
     try:

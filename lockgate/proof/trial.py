@@ -104,7 +104,8 @@ class Run:
             spec = self._write_spec(site)
             inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
             labels = {**inputs, **{topic: label for label, topic in topics_of(moved).items()}}
-            along = Along(plain, {topic: labels[topic] for topic in topics_of(moved).values()}, self.clock)
+            written = [*topics_of(moved).values()]
+            along = Along(plain, written, labels, self.clock)
             drivers = Drivers(
                 job_file=stage.job_file,
                 spec=spec,
@@ -133,10 +134,9 @@ class Run:
             self._note_sent(feed)
             self.facts += drivers.committed()
             self.facts += along.finish()
-            outs = {topic: labels[topic] for topic in topics_of(moved).values()}
             for reader in (Reader.AFTER, Reader.LOG):
-                self.facts += scan(plain, outs, reader, self.clock)
-            self.facts += standing(plain, outs, self.clock)
+                self.facts += scan(plain, written, labels, reader, self.clock)
+            self.facts += standing(plain, written, labels, self.clock)
         return History(tuple(self.facts))
 
     # Its parts
