@@ -34,7 +34,11 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
         *(f"output {node.name!r} has the event already" for node in _outputs(graph, past)),
         *(f"{node.kind} {node.name!r} has it in its state already" for node in before if _has_state(node)),
         *(("the event was split into several rows, and the others have gone on",) if is_child else ()),
-        *(f"{node.kind} {node.name!r} may have made several rows of it" for node in before if _may_multiply(node)),
+        *(
+            f"{node.kind} {node.name!r} may have made several rows of it"
+            for node in [*before, graph.node(step)]
+            if _may_multiply(node)
+        ),
         *(
             f"{node.kind} {node.name!r} brings several ways of the event together, and it may have failed on one only"
             for node in [*before, graph.node(step)]

@@ -85,8 +85,9 @@ class Acker:
     def clean(self) -> None:
         """Remove what was read in an epoch that is committed; else the query would look at more files every day."""
         with self._lock:
-            done = [name for name, epoch in self._read_by.items() if self._is_committed(epoch)]
-        for name in done:
+            read_by = dict(self._read_by)
+        epochs = {epoch for epoch in {*read_by.values()} if self._is_committed(epoch)}
+        for name in (name for name, epoch in read_by.items() if epoch in epochs):
             self._system.delete(f"{FOLDER}/{name}")
             with self._lock:
                 self._read_by.pop(name, None)

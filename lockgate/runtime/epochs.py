@@ -74,8 +74,8 @@ class EpochWriter:
                 is_repeated = self.tries.of(epoch)[0] > 1
                 # Tasks of an epoch that failed before say what they have in hand, in case that it is what they die of.
                 self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated else "")
-                if self.crashes is not None and not is_repeated:
-                    self.crashes.forget()
+                if self.crashes is not None:
+                    self.crashes.begin(is_repeated=is_repeated)
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
@@ -83,6 +83,8 @@ class EpochWriter:
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
                 self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
         except Exception as error:
+            if self.crashes is not None:
+                self.crashes.end()
             self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
             raise
 

@@ -65,6 +65,9 @@ log = logging.getLogger(__name__)
 ROWS_PER_EPOCH = 500_000
 """The most rows that one epoch takes from one source, so that the first run over a long history is no giant."""
 
+GUILTY_MAX = 10
+"""More events than these that workers die of, in one epoch, mean that the code is broken, and not the events."""
+
 _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
@@ -181,13 +184,15 @@ class Run:
         errors = self._writer.first_error
         if self._query.exception() is None or not errors or self._is_stopping.is_set():
             return False
+        is_passing, is_ours = isinstance(errors[0], EpochFailed), isinstance(errors[0], LockgateError)
         # Tasks have only so many attempts, and one that has several events to die of may need more.
-        has_new_guilty = self._writer.letters is not None and len(self._crashes.guilty) > self._guilty
+        guilty = 0 if self._writer.letters is None else len(self._crashes.guilty)
+        has_new_guilty = self._guilty < guilty <= GUILTY_MAX and (is_passing or not is_ours)
         if not has_new_guilty:
-            if not isinstance(errors[0], EpochFailed) or self._restarts >= _RESTARTS:
+            if not is_passing or self._restarts >= _RESTARTS:
                 return False
             self._restarts += 1
-        self._guilty = len(self._crashes.guilty)
+        self._guilty = guilty
         self._look()  # at its last epochs
         log.warning(
             "job %s: the query starts again from its checkpoint: %s", self.job.name, first_cause(str(errors[0]))

@@ -253,7 +253,8 @@ class KafkaSink(Sink):
         def at(name: str) -> Column:
             return F.col(quote(name) if within is None else f"{within}.{quote(name)}")
 
-        shown = [name for name in frame.columns if name not in (DELETED, PLACE)]
+        beside = (DELETED, PLACE) if self.is_traced else (DELETED,)
+        shown = [name for name in frame.columns if name not in beside]
         made = {
             "topic": F.lit(self.topic) if self.route is None else at(self.route).cast("string"),
             **({"key": self._key(at, kinds, where)} if self.key else {}),

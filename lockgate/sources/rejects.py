@@ -127,8 +127,20 @@ class Rejects:
         self._observed: list[str] = []
         self._counted: list[str] = []
 
-    def watch(self, frame: DataFrame, reason: Column, *, step: str | Column, shown: Column) -> DataFrame:
-        """The rows without those for which there is a reason, which are put aside natively."""
+    def watch(
+        self,
+        frame: DataFrame,
+        reason: Column,
+        *,
+        step: str | Column,
+        shown: Column,
+        position: Column | None = None,
+        original: Column | None = None,
+    ) -> DataFrame:
+        """The rows without those for which there is a reason, which are put aside natively.
+
+        Where an event came from, and what it was, is in the columns for that unless it is given.
+        """
         from pyspark.sql import functions as F
 
         name = f"lockgate_rejects_{len(self._observed)}"
@@ -142,9 +154,9 @@ class Rejects:
             F.struct(
                 (F.lit(step) if isinstance(step, str) else step).alias("step"),
                 F.col(_REASON).alias("reason"),
-                field(POSITION).alias("position"),
+                (field(POSITION) if position is None else position).alias("position"),
                 F.substring(shown, 1, _ROW_MAX).alias("shown"),
-                field(ORIGINAL).alias("original"),
+                (field(ORIGINAL) if original is None else original).alias("original"),
             ),
             JSON_OPTIONS,
         )

@@ -498,7 +498,14 @@ def _tagged(
         if rejects is not None and tried:
             # Only the part is put aside that failed: the row goes on to the others.
             failed = F.coalesce(*(F.when(F.col(TAG) == tag, F.col(_failed(tag))) for tag in tried))
-            marked = rejects.watch(marked, failed["reason"], step=failed["step"], shown=failed["shown"])
+            marked = rejects.watch(
+                marked,
+                failed["reason"],
+                step=failed["step"],
+                shown=failed["shown"],
+                position=failed["position"],
+                original=failed["original"],
+            )
         rows = {tag: F.when(F.col(TAG) == tag, branch.row(tag, outputs[tag].columns)) for tag, branch in parts.items()}
         tagged.append(marked.select(TAG, *marks_of(marked), *tag_columns(rows)))
     return reduce(lambda one, two: one.union(two), tagged)
@@ -605,7 +612,13 @@ class _Branch:
                 continue
             trial = Trial(f"__trial_{place}", one.text if one.name is None else f"{one.name} = {one.text}")
             opened = opened.select("*", attempt(one.text, only=holds).alias(trial.column))
-            told = F.struct(F.lit(one.step).alias("step"), trial.reason.alias("reason"), shown.alias("shown"))
+            told = F.struct(
+                F.lit(one.step).alias("step"),
+                trial.reason.alias("reason"),
+                shown.alias("shown"),
+                _mark(opened, POSITION).cast(POSITION_DDL).alias("position"),
+                _mark(opened, ORIGINAL).cast(ORIGINAL_DDL).alias("original"),
+            )
             failures.append(F.when(holds & trial.failed, told))
             if one.name is None:
                 holds = holds & trial.holds

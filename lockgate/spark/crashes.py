@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.permits import Address
 from lockgate.failures import TRIED
-from lockgate.spark.door import GONE, Door, hosts_of_driver
+from lockgate.spark.door import GONE, Door, call, hosts_of_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _DEATHS_MIN = 2
 _SHOWN_MAX = 200
 _WORD_BYTES_MAX = 1 << 20
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class CrashDesk:
         self._deaths: Counter[str] = Counter()
         self._seen: dict[str, InHand] = {}
         self._tasks: set[int] = set()  # those that count already
+        self._try, self._is_open = 0, False
         self._door = Door(self._serve, name="lockgate-crashes", **hosts_of_driver(context))
 
     @property
@@ -88,12 +89,20 @@ class CrashDesk:
         with self._lock:
             return [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
 
-    def forget(self) -> None:
-        """The epoch is over: what workers died with has no meaning for the next one."""
+    def begin(self, *, is_repeated: bool) -> None:
+        """A try of an epoch begins; what workers died with in another epoch has no meaning for it."""
         with self._lock:
-            self._deaths.clear()
-            self._seen.clear()
+            self._try += 1
+            self._is_open = True
             self._tasks.clear()
+            if not is_repeated:
+                self._deaths.clear()
+                self._seen.clear()
+
+    def end(self) -> None:
+        """The try has failed: Spark ends workers of other tasks now, and these are not to blame."""
+        with self._lock:
+            self._is_open = False
 
     def told(self) -> str | None:
         """What workers have died with, for people; None where nobody knows."""
@@ -107,6 +116,8 @@ class CrashDesk:
 
     def _serve(self, connection: Connection[Any, Any]) -> None:
         task = int(json.loads(connection.recv_bytes(_WORD_BYTES_MAX))["task"])
+        with self._lock:
+            belongs_to = self._try
         connection.send_bytes(json.dumps({"guilty": self.guilty}).encode())
         last = b""
         with suppress(OSError, EOFError):
@@ -114,12 +125,13 @@ class CrashDesk:
                 last = connection.recv_bytes(_WORD_BYTES_MAX)
         if last:
             word = json.loads(last)
-            self._count(task, str(word["identity"]), InHand(str(word["step"]), word["place"], str(word["shown"])))
+            in_hand = InHand(str(word["step"]), word["place"], str(word["shown"]))
+            self._count(belongs_to, task, str(word["identity"]), in_hand)
 
-    def _count(self, task: int, identity: str, in_hand: InHand) -> None:
+    def _count(self, belongs_to: int, task: int, identity: str, in_hand: InHand) -> None:
         with self._lock:
             # Spark ends the other workers of a task when one has died: the first counts.
-            if task in self._tasks:
+            if not self._is_open or belongs_to != self._try or task in self._tasks:
                 return
             self._tasks.add(task)
             self._seen[identity] = in_hand
@@ -133,7 +145,7 @@ class Watch:
 
     def __init__(self, task: int, address: Address) -> None:
         self.task = task
-        self._connection = Client((address.host, address.port), authkey=address.secret)
+        self._connection = call(address, seconds=_ANSWER_SECONDS)
         self._connection.send_bytes(json.dumps({"task": task}).encode())
         if not self._connection.poll(_ANSWER_SECONDS):
             raise EOFError("no answer")
@@ -160,7 +172,7 @@ class Watch:
 
 
 _watch: Watch | None = None  # of the task that this process is at; it has one after the other
-_deaf: int | None = None  # a task that found that the driver does not answer, and does not ask again
+_deaf: set[Address] = set()  # drivers that do not answer; they are not called again
 
 
 @contextmanager
@@ -179,11 +191,11 @@ def watched(address: Address | None) -> Iterator[Watch | None]:
 def _find(address: Address) -> Watch | None:
     from pyspark import TaskContext
 
-    global _watch, _deaf
+    global _watch
     task = TaskContext.get()
     if task is None or (not task.attemptNumber() and not task.getLocalProperty(TRIED)):
         return None
-    if _deaf == task.taskAttemptId():
+    if address in _deaf:
         return None
     if _watch is None or _watch.task != task.taskAttemptId():
         if _watch is not None:
@@ -192,6 +204,6 @@ def _find(address: Address) -> Watch | None:
         try:
             _watch = Watch(task.taskAttemptId(), address)
         except GONE as error:
-            _deaf = task.taskAttemptId()
+            _deaf.add(address)
             log.warning("the driver does not answer, so nobody learns what this task dies with: %s", error)
     return _watch

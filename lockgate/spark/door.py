@@ -6,6 +6,7 @@ Both sides prove that they know a secret which travels with the work, as at the 
 from __future__ import annotations
 
 import secrets
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,19 @@ class _Server(ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
+
+
+def call(address: Address, *, seconds: float) -> Connection[Any, Any]:
+    """A connection to a door; a firewall that swallows all, or a driver that stands still, takes no longer."""
+    with socket.create_connection((address.host, address.port), timeout=seconds) as opened:
+        opened.settimeout(None)
+        connection: Connection[Any, Any] = Connection(opened.detach())
+    if not connection.poll(seconds):
+        connection.close()
+        raise EOFError("no answer")
+    answer_challenge(connection, address.secret)
+    deliver_challenge(connection, address.secret)
+    return connection
 
 
 def hosts_of_driver(context: SparkContext) -> dict[str, str]:

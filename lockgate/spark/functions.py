@@ -263,7 +263,9 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
 def _seen(row: Row) -> tuple[dict[str, Any] | None, str]:
     """The place of a row, and the row as people are shown it."""
     values = row.asDict()
-    return values.get(POSITION), str({name: value for name, value in values.items() if not name.startswith("_")})
+    place = values.get(POSITION)  # an author may have made a column of this name
+    known = place if isinstance(place, dict) and isinstance(place.get("at"), int) else None
+    return known, str({name: value for name, value in values.items() if not name.startswith("_")})
 
 
 def _put_aside(

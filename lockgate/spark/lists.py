@@ -44,7 +44,9 @@ def with_empty(frame: DataFrame, names: tuple[str, ...]) -> DataFrame:
             column = F.coalesce(column, empty.cast(field.dataType)).alias(field.name)
         columns.append(column)
     nulls = reduce(lambda one, other: one + other, [bit.cast("bigint") for bit in bits])
-    return frame.select(*columns, nulls.alias(_NULLS))
+    taken = {name.lower() for name in frame.columns}
+    free = next(name for number in range(len(taken) + 1) if (name := f"{_NULLS}{number}") not in taken)
+    return frame.select(*columns, nulls.alias(free))  # the last one, by which it is found again
 
 
 def with_nulls(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
@@ -54,8 +56,8 @@ def with_nulls(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
 
     if not names:
         return batch
-    nulls = batch.column(batch.schema.get_field_index(_NULLS))
-    batch = batch.drop_columns([_NULLS])
+    nulls = batch.column(batch.num_columns - 1)
+    batch = batch.select(range(batch.num_columns - 1))
     for place, name in enumerate(names):
         was_null = pc.not_equal(pc.bit_wise_and(nulls, 1 << place), 0)
         at = batch.schema.get_field_index(name)

@@ -3,10 +3,12 @@
 import contextlib
 import signal
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from lockgate.operators.deadline import TimedOut, deadline
+from lockgate.operators.deadline import TimedOut, _Limit, _ring, deadline
 
 
 def spin(seconds: float) -> int:
@@ -89,3 +91,12 @@ def test_code_whose_time_is_over_is_cut_off_whatever_it_catches() -> None:
 
     with pytest.raises(TimedOut), deadline(0.05):
         stubborn()
+
+
+@pytest.mark.parametrize("method", [_Limit.__enter__, _Limit.__exit__])
+def test_a_ring_while_a_row_is_taken_or_given_back_raises_nothing_there(method: Any) -> None:
+    with deadline(60):
+        _Limit.over_at = time.monotonic() - 1
+        _ring(signal.SIGALRM, cast("Any", SimpleNamespace(f_code=method.__code__)))
+        with pytest.raises(TimedOut):
+            _ring(signal.SIGALRM, None)

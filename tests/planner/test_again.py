@@ -122,6 +122,7 @@ def test_what_may_have_made_several_rows_of_it() -> None:
     assert hindrances(to("out", mapped(events().exchange(exchange.random())))) == ()
     exploded = events().select("v", "at", k="explode(split(k, ' '))")
     assert hindrances(to("out", mapped(exploded))) == ("select 'select' may have made several rows of it",)
+    assert hindrances(to("out", exploded), step="select") == ("select 'select' may have made several rows of it",)
     transformed = events().transform(lambda frame: frame)
     assert hindrances(to("out", mapped(transformed))) == ("transform 'transform' may have made several rows of it",)
 

@@ -87,6 +87,20 @@ def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Pa
     assert sorted(row.shown for row in letters.rows) == sorted(str({"k": "b", "v": number}) for number in (3, 17, 31))
 
 
+def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockgate.runtime.run.GUILTY_MAX", 1)
+
+    def broken(row: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {"twice": 0}
+
+    sink, letters = MemorySink(), MemorySink()
+    with pytest.raises(Failed) as caught:
+        run_job(place, job_of(events(place).map(broken, schema="twice INT"), sink, dead_letters=letters))
+    assert "Python workers died 2x with step 'map'" in caught.value.what
+    assert sink.rows == letters.rows == []
+
+
 def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
     with pytest.raises(FunctionFailed) as caught:

@@ -190,3 +190,12 @@ def test_a_long_reason_is_cut_so_that_its_letter_fits_somewhere() -> None:
 
     _, aside = tolerant(function)
     assert [len(one.reason) < 10_000 for one in aside] == [True] * 3
+
+
+def test_a_column_of_the_authors_own_that_is_called_like_the_place_is_no_place() -> None:
+    batch = pa.record_batch([pa.array([1, 2]), pa.array(["51 N", "52 N"])], names=["v", POSITION])
+    aside = Aside()
+    rejects: Any = aside
+    step = RowStep(function=lambda row: 1 // 0, kind="map", name="m", where="here", columns=("w",), rejects=rejects)
+    _apply_batch(batch, step, ("v", POSITION), (), pa.schema([("w", pa.int32())]))
+    assert [read_rejection(text).position for text in aside.told] == [None, None]

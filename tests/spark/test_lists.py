@@ -11,7 +11,7 @@ from lockgate.spark.lists import null_columns, with_empty, with_nulls
 
 pytestmark = pytest.mark.spark
 
-DDL = "n INT, words ARRAY<STRING>, counts MAP<STRING, INT>, `odd name` ARRAY<STRUCT<key: STRING, value: BINARY>>"
+DDL = "__nulls0 INT, words ARRAY<STRING>, counts MAP<STRING, INT>, `odd name` ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 def test_what_was_null_is_null_again_and_what_was_empty_is_empty(spark: SparkSession) -> None:
