@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import json
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lockgate.cli.job import offer_job
 from lockgate.cli.stopping import stoppable
 from lockgate.errors import Refused
+
+if TYPE_CHECKING:
+    from lockgate.planner.plan import Plan
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,22 +34,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     offer_job(prove)
     prove.add_argument("--kills", type=int, metavar="N", default=12, help="how many faults at least; default: 12")
     prove.add_argument(
-        "--faults",
-        metavar="KIND",
-        action="append",
-        help="only this kind, e.g. 'kill driver'; may be given several times",
+        "--faults", metavar="KINDS", help="only these, e.g. 'kill driver,kill worker'; default: all that fit"
     )
     prove.add_argument(
-        "--points",
-        metavar="POINT",
-        action="append",
-        help="only at this point, e.g. BEFORE_END; may be given several times",
+        "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all it passes"
     )
     prove.add_argument("--events", type=int, metavar="N", default=2000, help="of a trial; default: 2,000")
     prove.add_argument("--rows-per-epoch", type=int, metavar="N", default=50, help="default: 50")
     prove.add_argument("--seed", type=int, metavar="N", default=1, help="of events and faults; default: 1")
     prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to see a counterexample again")
-    prove.add_argument("--given", metavar="STREAM=FILE", action="append", help="events of a stream, one JSON a line")
+    prove.add_argument("--given", metavar="STREAM=FILE,...", help="events of these streams, one JSON a line")
     prove.add_argument("--results", metavar="FILE", help="where trials are added up; default: in .lockgate/prove/JOB")
     prove.add_argument("--html", metavar="FILE", help="write the page there; default: in .lockgate/prove/JOB")
     prove.add_argument("--json", action="store_true", help="print the facts as JSON")
@@ -52,6 +52,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_prove(arguments: argparse.Namespace) -> int:
     """Prove, write the page, and tell."""
+    import pyspark
+
     from lockgate.cli.jobfile import load_job
     from lockgate.planner.plan import plan
     from lockgate.proof.determinism import find_reasons
@@ -67,25 +69,22 @@ def run_prove(arguments: argparse.Namespace) -> int:
     from lockgate.services.stack import Stack, default_root
 
     kinds = {one.value: one for one in Kind}
-    for option, given, known in (
-        ("--faults", arguments.faults, kinds),
-        ("--points", arguments.points, known_points()),
-    ):
-        wrong = next((one for one in given or () if one not in known), None)
-        if wrong is not None:
-            raise Refused(f"{wrong!r} is none of {', '.join(known)}", where=option, fix="name one of these")
+    faults = _chosen(arguments.faults, list(kinds), option="--faults")
+    points = _chosen(arguments.points, known_points(), option="--points")
     job = load_job(arguments.file, arguments.parameters)
     planned = plan(job)
     refusal = planned.refusal()
     if refusal is not None:
         raise refusal
+    if arguments.kills < 1:
+        raise Refused(f"--kills {arguments.kills} kills nothing", where="command line", fix="give at least 1")
     home = default_home(default_root(), job.name)
+    _refuse_what_is_not_proven_yet(planned)
     moved = redirect(job, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere"))
     shape = Shape(events=arguments.events, seed=arguments.seed, rows_per_epoch=arguments.rows_per_epoch)
-    given = dict(one.split("=", 1) for one in arguments.given or ())
+    given = dict(one.split("=", 1) for one in (arguments.given or "").split(",") if "=" in one)
     workload = make_workload(moved, shape, {name: Path(path) for name, path in given.items()})
-    chosen = [kinds[name] for name in arguments.faults] if arguments.faults else list(Kind)
-    strikes = fitting(planned, chosen, arguments.points)
+    strikes = fitting(planned, list(Kind) if faults is None else [kinds[name] for name in faults], points)
     if not strikes:
         raise Refused("no such fault can strike this job", where="--faults, --points", fix="leave one of them away")
     settings = Settings(
@@ -96,7 +95,7 @@ def run_prove(arguments: argparse.Namespace) -> int:
         options=_options(arguments),
         workload=f"{len(workload.events):,} events a trial, {workload.origin}",
         job_digest=hashlib.sha256(Path(arguments.file).read_bytes()).hexdigest()[:16],
-        versions={},
+        versions={"lockgate": importlib.metadata.version("lockgate"), "pyspark": pyspark.__version__},
     )
     command = shlex.join(["lockgate", *sys.argv[1:]])
     with stoppable() as go_on:
@@ -155,13 +154,43 @@ def _machine() -> dict[str, str]:
     }
 
 
+def _chosen(given: str | None, known: Sequence[str], *, option: str) -> list[str] | None:
+    """What is asked for, by names; None where nothing is."""
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        raise Refused(f"{wrong!r} is none of: {', '.join(known)}", where=option, fix="name one of these, or several")
+    return names
+
+
+def _refuse_what_is_not_proven_yet(planned: Plan) -> None:
+    from lockgate.dataflow.steps import Write
+    from lockgate.guarantees import Guarantee
+    from lockgate.sinks.kafka import KafkaSink
+
+    if planned.job.guarantee is Guarantee.AT_MOST_ONCE:
+        raise Refused(
+            "an at-most-once job keeps no checkpoint by which a proof could follow it",
+            where=f"job {planned.job.name!r}, declared at {planned.job.origin}",
+            fix="`lockgate compare` shows what it loses, and that nothing comes twice",
+        )
+    for node in planned.logical.nodes:
+        if isinstance(node.step, Write) and not isinstance(node.step.sink, KafkaSink):
+            kind = type(node.step.sink).__name__
+            raise Refused(
+                f"output {node.name!r} goes into a {kind}, and a proof reads topics alone",
+                where=node.where,
+                fix="prove the job with this output in a topic: KafkaSink(...)",
+            )
+
+
 def _options(arguments: argparse.Namespace) -> dict[str, str]:
     """What makes a trial the one that it is, beside its seed and number."""
     options = {"--events": str(arguments.events), "--rows-per-epoch": str(arguments.rows_per_epoch)}
-    for name, given in (("--faults", arguments.faults), ("--points", arguments.points)):
-        if given:
-            options[name] = ",".join(given)
-    return options
+    asked = {"--faults": arguments.faults, "--points": arguments.points, "--given": arguments.given}
+    return {**options, **{name: text for name, text in asked.items() if text}}
 
 
 def _tell(line: str) -> None:
