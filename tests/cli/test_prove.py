@@ -67,5 +67,5 @@ def test_a_proof_of_a_job_that_keeps_its_promise_holds(job_file: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
-    assert facts["outcome"] == "holds"
+    assert (facts["verdict"], facts["lost"], facts["duplicated"], facts["kills"]) == ("holds", 0, 0, 4)
     assert (job_file.parent / ".lockgate" / "prove" / "large" / "proof.html").exists()
