@@ -42,7 +42,6 @@ class Driver:
     process: subprocess.Popen[bytes]
     words: Path
     is_up: bool = False
-    is_zombie: bool = False  # another one took over
 
     def look(self) -> bool:
         """Has it said that it is ready, since it was asked last?"""
@@ -55,27 +54,29 @@ class Driver:
         """Its last words."""
         return "\n".join(self.words.read_text(errors="replace").splitlines()[-lines:])
 
-    def workers(self) -> list[psutil.Process]:
-        """Its Python workers: children of the daemon, which is a child of the JVM."""
-        found = []
-        with contextlib.suppress(psutil.Error):
-            for one in psutil.Process(self.process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    above = one.parent()
-                    if above is not None and _is_daemon(one) and _is_daemon(above):
-                        found.append(one)
-        return sorted(found, key=lambda one: one.pid)
 
-    def stopped(self) -> set[int]:
-        """Those of its processes that stand still."""
-        found = set()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.process.pid)
-            for one in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if one.status() == psutil.STATUS_STOPPED:
-                        found.add(one.pid)
-        return found
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The Python workers of a driver whose tasks run in its own JVM: children of a daemon of the JVM's."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for one in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                above = one.parent()
+                if above is not None and _is_daemon(one) and _is_daemon(above):
+                    found.append(one)
+    return sorted(found, key=lambda one: one.pid)
+
+
+def stopped_of(pid: int) -> set[int]:
+    """Those of a process and its descendants that are stopped."""
+    found = set()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if one.status() == psutil.STATUS_STOPPED:
+                    found.add(one.pid)
+    return found
 
 
 def _is_daemon(process: psutil.Process) -> bool:
@@ -100,7 +101,7 @@ class Drivers:
 
     @property
     def last(self) -> Driver | None:
-        """The newest one that nobody took over from."""
+        """The newest one."""
         return self.all[-1] if self.all else None
 
     def start(self, environment: Mapping[str, str], *options: str) -> Driver:

@@ -24,7 +24,7 @@ import psutil
 from lockgate.errors import Failed
 from lockgate.faultpoints import Fault as Armament
 from lockgate.faultpoints import as_environment
-from lockgate.proof.drivers import Driver, Drivers
+from lockgate.proof.drivers import Driver, Drivers, stopped_of, workers_of
 from lockgate.proof.faults import Kind, Strike
 from lockgate.proof.history import Fault
 from lockgate.services.kafkaproxy import Api, KafkaProxy
@@ -118,9 +118,10 @@ class Paused(Trouble):
     def step(self, drivers: Drivers) -> None:
         if self._asleep is None and self._woken < len(self._faults):
             driver = drivers.last
-            if driver is not None and Path(str(self._faults[self._woken].mark)).exists() and driver.stopped():
-                driver.is_zombie = True
-                self._asleep = driver, driver.stopped(), drivers.epochs() + _EPOCHS_ASLEEP
+            is_marked = Path(str(self._faults[self._woken].mark)).exists()
+            stopped = stopped_of(driver.process.pid) if driver is not None and is_marked else set()
+            if driver is not None and stopped:
+                self._asleep = driver, stopped, drivers.epochs() + _EPOCHS_ASLEEP
                 self._tell(_fact(self._strikes[self._woken], f"driver {driver.number}", drivers))
                 drivers.start(self.environment())
         elif self._asleep is not None and drivers.epochs() >= self._asleep[2]:
@@ -191,7 +192,7 @@ class Outside(Trouble):
             driver.process.wait()
             return f"driver {driver.number} and {len(below)} processes below it"
         if one.kind is Kind.KILL_WORKER:
-            workers = driver.workers()
+            workers = workers_of(driver.process.pid)
             if not workers:
                 return None
             victim = self._rng.choice(workers)

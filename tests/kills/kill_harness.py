@@ -35,6 +35,7 @@ from kill_workloads import PARTITIONS, Event, Workload, canonical
 
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
+from lockgate.proof.drivers import stopped_of, workers_of
 from lockgate.services.postgres import Postgres
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster
@@ -86,17 +87,6 @@ class Driver:
     def tail(self, lines: int = 12) -> str:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
 
-    def workers(self) -> list[psutil.Process]:
-        """Its Python workers, where tasks run inside its own JVM: children of a child of the JVM."""
-        found = []
-        with contextlib.suppress(psutil.Error):
-            for one in psutil.Process(self.process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    above = one.parent()
-                    if above is not None and _is_daemon(one) and _is_daemon(above):
-                        found.append(one)
-        return found
-
 
 def launch(command: list[str], directory: Path, log_name: str, environment: dict[str, str]) -> Driver:
     """Start a driver in a directory, where all stays that it leaves behind."""
@@ -122,10 +112,6 @@ def launch(command: list[str], directory: Path, log_name: str, environment: dict
             },
         )
     return Driver(process, output)
-
-
-def _is_daemon(process: psutil.Process) -> bool:
-    return "pyspark.daemon" in process.cmdline()
 
 
 @dataclass
@@ -535,7 +521,7 @@ class Zombies:
             fault = self._faults[self._woken]
             if Path(str(fault.mark)).exists():
                 driver = trial.driver()
-                stopped = _stopped(driver.process.pid)
+                stopped = stopped_of(driver.process.pid)
                 if stopped:
                     driver.is_zombie = True
                     self._asleep = (driver, stopped, trial.epochs() + self._epochs)
@@ -562,18 +548,6 @@ class Zombies:
 
     def stops(self) -> int:
         return self._woken
-
-
-def _stopped(pid: int) -> set[int]:
-    """Those of a process and its descendants that are stopped."""
-    found = set()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if one.status() == psutil.STATUS_STOPPED:
-                    found.add(one.pid)
-    return found
 
 
 class Random:
@@ -623,10 +597,10 @@ class Random:
             driver.process.wait()
             return True
         if target == "worker":
-            workers = driver.workers()
+            workers = workers_of(driver.process.pid)
             if workers:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    self._rng.choice(sorted(workers, key=lambda one: one.pid)).kill()
+                    self._rng.choice(workers).kill()
                     return True
             return False
         if target == "executor":
@@ -738,7 +712,7 @@ class Crashes:
             if fault in self._struck or not mark.exists() or not mark.read_text().strip():
                 continue
             pid = int(mark.read_text())
-            while pid not in _stopped(driver.process.pid) and psutil.pid_exists(pid):
+            while pid not in stopped_of(driver.process.pid) and psutil.pid_exists(pid):
                 time.sleep(0.01)  # the mark is written just before
             trial.server.kill()
             self._struck.append(fault)
@@ -756,7 +730,7 @@ class Crashes:
         _wake({pid})
         deadline = time.monotonic() + 60
         # Another fault may have stopped it at its next point, before it has noticed anything.
-        while driver.output.read_text().count(WAITS) == told and not _stopped(driver.process.pid):
+        while driver.output.read_text().count(WAITS) == told and not stopped_of(driver.process.pid):
             assert driver.process.poll() is None, f"the driver gave up: {driver.tail()}"
             assert time.monotonic() < deadline, f"the driver does not say that it waits: {driver.tail()}"
             time.sleep(0.05)
