@@ -98,10 +98,11 @@ class Operator(ABC):
 
     time: Time = Time.NONE
 
-    watch: Watch | None = None
-    """Set where somebody wants to know what the code has in hand; told of rows by operators that give it single ones,
-    and of keys by whoever calls `step`."""
-
     @abstractmethod
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
         """Take the rows of an epoch, and whatever the time brings, for one key."""
+
+    def tell_rows(self, watch: Watch | None) -> None:
+        """Tell of single rows from now on, or no more. Who gives the author's code no single rows has none to tell of;
+        of keys tells whoever calls `step`."""
+        return

@@ -12,12 +12,23 @@ from lockgate.operators.tolerance import PutAside, tolerant
 
 
 def run_epoch(
-    operator: Operator, pages: Pages, groups: Groups, *, watermark: int, wall: int, put_aside: PutAside | None = None
+    operator: Operator,
+    pages: Pages,
+    groups: Groups,
+    *,
+    watermark: int,
+    wall: int,
+    put_aside: PutAside | None = None,
+    watch: Watch | None = None,
 ) -> Found:
-    """Take the rows of an epoch and the time; what came out. Rows that it fails on are put aside, or stop it."""
+    """Take the rows of an epoch and the time; what came out.
+
+    Rows that it fails on are put aside, or stop it. `watch` is told what the author's code gets, before it gets it.
+    """
     # A watermark never goes back: a bucket that has acted on one keeps to it.
     clock = Clock(before=pages.clock, now=max(watermark, pages.clock), wall=wall)
-    step = operator.step if operator.watch is None else _watched(operator.step, operator.watch)
+    operator.tell_rows(watch)
+    step = operator.step if watch is None else _watched(operator.step, watch)
     step = step if put_aside is None else tolerant(step, put_aside)
     found = pages.run(groups, step, clock)
     pages.flush(clock.now)

@@ -29,7 +29,7 @@ from datetime import datetime, timedelta, timezone
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
+from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values, Watch
 from lockgate.operators.deadline import TimedOut, deadline
 from lockgate.operators.durations import read_duration
 from lockgate.operators.moments import EPOCH, as_datetime
@@ -194,7 +194,11 @@ class ProcessOperator(Operator):
         self.time = _time_of(function, event_time)
         self.timeout_seconds: float | None = None
         """For one event."""
+        self.watch: Watch | None = None
         self._run: _Run | None = None
+
+    def tell_rows(self, watch: Watch | None) -> None:
+        self.watch = watch
 
     @property
     def state_schema(self) -> dict[str, dict[str, Any]]:
@@ -217,7 +221,7 @@ class ProcessOperator(Operator):
         return self._run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None}
+        return {**self.__dict__, "_run": None, "watch": None}
 
 
 class _Run:

@@ -32,7 +32,7 @@ from lockgate.dataflow.schema import quote
 from lockgate.errors import InvariantBroken, LockgateError, Refused
 from lockgate.failures import Carried, RowFailure
 from lockgate.faultpoints import FaultPoint, arm, armed, reach
-from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
+from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values, Watch
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.evolution import Declared, adapt
 from lockgate.operators.page import Groups
@@ -372,8 +372,10 @@ class _Run:
         table, groups = self._in_groups(table)
         put_aside = None if self.rejects is None else lambda failed: self._put_aside(failed, table)
         try:
-            with self._watching(table):
-                found = run_epoch(self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside)
+            with self._watching(table) as watch:
+                found = run_epoch(
+                    self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside, watch=watch
+                )
         except StepFailed as failed:
             raise RowError(self._failure(failed, table).token()) from failed
         if self.dropped is not None:
@@ -417,11 +419,11 @@ class _Run:
         return dict(zip([name.removeprefix("__") for name in _PLACE], place, strict=True)), str(shown)
 
     @contextlib.contextmanager
-    def _watching(self, table: pa.Table) -> Iterator[None]:
+    def _watching(self, table: pa.Table) -> Iterator[Watch | None]:
         """Let the driver know what the code has in hand, where this is not the first try."""
         with watched(self.crashes) as watch:
             if watch is None:
-                yield
+                yield None
                 return
 
             def take(key: Key, number: int | None) -> None:
@@ -430,11 +432,7 @@ class _Run:
                 if reason is not None:
                     raise StepFailed(reason if number is not None else f"{shown}: {reason}", number, is_final=True)
 
-            self.operator.watch = take
-            try:
-                yield
-            finally:
-                self.operator.watch = None
+            yield take
 
     def _in_order(self, values: Sequence[bytes]) -> pa.Table:
         """The rows by the hash of their key, then by source position.

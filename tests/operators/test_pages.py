@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockgate.errors import InvariantBroken
-from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, Time, Values
+from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.page import Groups, Step, read_states
 from lockgate.operators.pages import INDEX, PAGE_BYTES_MAX, Index, Pages
@@ -243,3 +243,16 @@ def test_an_epoch_takes_rows_and_wakes_keys() -> None:
     assert run_epoch(Counting(), Pages(shelf), Groups.of([]), watermark=15, wall=0) == [(0, (1,), (2,))]
     assert states_of(shelf) == {}
     assert Pages(shelf).clock == 15
+
+
+def test_who_watches_is_told_the_key_before_the_code_gets_it_and_may_keep_it_from_it() -> None:
+    told: list[tuple[Any, int | None]] = []
+
+    def watch(key: Any, number: int | None) -> None:
+        told.append((key, number))
+        raise StepFailed("its worker died of it", number, is_final=True)
+
+    group = Groups.of([(1, (1,), [(0,)])])
+    with pytest.raises(StepFailed, match="its worker died of it"):
+        run_epoch(Counting(), Pages(Shelf()), group, watermark=5, wall=0, watch=watch)
+    assert told == [((1,), None)]
