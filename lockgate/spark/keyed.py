@@ -309,7 +309,7 @@ class _Run:
     declared: Declared
     initial: Any  # the columns of packed initial states
     rejects: Accumulator[list[str]] | None
-    crashes: Address | None
+    crashes: Address | None = None
 
     def begin(self, value: bytes, pages: Pages, wall: int) -> None:
         """Let keys begin with the states that are packed here; before any row, in the first epoch."""
