@@ -95,7 +95,7 @@ class Carried(Exception):
 
 def carry(error: LockgateError) -> str:
     """An error as text that survives being wrapped; people see its first line too."""
-    facts = {"class": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix}
+    facts = {"class": _name(type(error)), "what": error.what, "where": error.where, "fix": error.fix}
     return f"{error.what} {_ERROR_MARK}{base64.b64encode(json.dumps(facts).encode()).decode()}"
 
 
@@ -108,7 +108,7 @@ def find_error(message: str) -> LockgateError | None:
     if found is None:
         return None
     facts = json.loads(base64.b64decode(found.group(1)))
-    known = {one.__name__: one for one in _kinds(LockgateError)}
+    known = {_name(one): one for one in _kinds(LockgateError)}
     return known.get(facts["class"], Failed)(str(facts["what"]), where=str(facts["where"]), fix=str(facts["fix"]))
 
 
@@ -124,6 +124,11 @@ def first_cause(message: str) -> str:
     causes = [cause for cause in causes if ": " in cause] or causes
     told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
     return (causes[-1:] or told or lines or ["it did not say why"])[0]
+
+
+def _name(kind: type[LockgateError]) -> str:
+    """The name of a kind of error with its module: two modules may each have a kind of that name."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _kinds(kind: type[LockgateError]) -> Iterator[type[LockgateError]]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lockgate.errors
 from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, Refused, UnparsableValue
 from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure
 from lockgate.kafka.writer import RecordRefused
@@ -40,6 +41,16 @@ def test_an_error_of_ours_is_found_in_sparks_pages(what: str, where: str, fix: s
 @pytest.mark.parametrize("kind", [EpochFailed, RecordRefused, PartitionShared, Refused, FunctionFailed])
 def test_the_kind_of_an_error_travels_too(kind: type[LockgateError]) -> None:
     assert type(find_error(carry(kind("what", where="where", fix="fix")))) is kind
+
+
+def test_a_kind_with_the_name_of_another_is_itself() -> None:
+    class Refused(EpochFailed):  # as wrong as can be: other parameters too
+        def __init__(self, epoch: int) -> None:
+            super().__init__(f"epoch {epoch}", where="where", fix="fix")
+
+    known = find_error(carry(lockgate.errors.Refused("what", where="where", fix="fix")))
+    assert type(known) is lockgate.errors.Refused
+    assert Refused(1).what == "epoch 1"
 
 
 def test_a_kind_that_is_not_known_here_is_a_failure_all_the_same() -> None:

@@ -393,9 +393,10 @@ def test_a_transaction_whose_end_is_not_answered_is_committed_and_the_client_hea
     assert lost.has_struck
     reader.wait_for(b"booked")
     assert proxy.requests[Api.END_TXN] == 1
-    # The very same request again is answered: the coordinator knows that it has done it.
+    # The very same request again is answered: the coordinator knows that it has done it. On a busy machine it may ask
+    # a few times to be asked later, while it notes that the markers are written.
     transactions.end(producer, is_commit=True)
-    assert proxy.requests[Api.END_TXN] == 2
+    assert proxy.requests[Api.END_TXN] >= 2
 
 
 @pytest.mark.system
