@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from lockgate.compare.contenders import Contender, find_contenders, find_declared
@@ -35,7 +36,7 @@ from lockgate.demo.side import KILL_LIMIT, mark_of
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import delete_topics, existing_topics, make_topic
+from lockgate.kafka.topics import delete_ours, make_topic
 from lockgate.kafka.wire import Connection
 from lockgate.planner.plan import Plan, plan
 from lockgate.proof.feed import send_all
@@ -94,8 +95,9 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
         servers = ends.enter_context(_kafka(stack, tell))
         connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
         ends.callback(connection.close)
-        _delete(servers)
-        ends.callback(_delete, servers)
+        delete = partial(delete_ours, servers, PREFIX, where=_WHERE)
+        delete()  # those of one that was killed
+        ends.callback(delete)
         runs = _Runs(setting, servers, connection, home, f"{PREFIX}{now:%Y%m%d-%H%M%S}", tell, go_on)
         shared = runs.make_inputs("peace")
         send_all(servers, setting.events.all, shared)
@@ -250,10 +252,3 @@ def _kafka(stack: Stack, tell: Tell) -> Iterator[str]:
     finally:
         if not is_left_running:
             stack.down(progress=tell)
-
-
-def _delete(servers: str) -> None:
-    """Delete the topics of comparisons, those of one that was killed too."""
-    ours = [name for name in existing_topics(servers, where=_WHERE) if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
-    if ours:
-        delete_topics(servers, ours, where=_WHERE)

@@ -22,12 +22,10 @@ from lockgate.compare.contenders import Contender
 from lockgate.demo.side import KILL_LIMIT, mark_of
 from lockgate.errors import Failed
 from lockgate.guarantees import Guarantee
+from lockgate.proof.drivers import UP
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.services.ports import HOST
 from lockgate.services.processes import Mark
-
-_UP = "checkpoint "
-"""How the line begins that `lockgate run` says when its query has started."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Driver:
     @property
     def is_up(self) -> bool:
         """Has the query of the last start begun?"""
-        return any(line.startswith(_UP) for line in self.words.read_text(errors="replace").splitlines())
+        return any(line.startswith(UP) for line in self.words.read_text(errors="replace").splitlines())
 
     @property
     def events_committed(self) -> int:

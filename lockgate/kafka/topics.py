@@ -58,6 +58,13 @@ def delete_topics(servers: str, topics: Iterable[str], *, where: str) -> None:
         asked(lambda: connection.delete_topics(connection.topic_names() & set(topics)), where)
 
 
+def delete_ours(servers: str, prefix: str, *, where: str) -> None:
+    """Delete the topics whose names begin so, and the ledgers of jobs whose names do."""
+    ours = [name for name in existing_topics(servers, where=where) if name.startswith((prefix, f"lockgate.{prefix}"))]
+    if ours:
+        delete_topics(servers, ours, where=where)
+
+
 def make_topic(
     connection: Connection,
     name: str,

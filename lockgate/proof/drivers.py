@@ -30,7 +30,7 @@ KILL_LIMIT = timedelta(seconds=30)
 GIVE_UPS_MAX = 8
 """How often the job may end by itself before a trial is given up."""
 
-_UP = "checkpoint "
+UP = "checkpoint "
 """How the line begins that `lockgate run` says when its query has started."""
 
 
@@ -47,7 +47,7 @@ class Driver:
         """Has it said that it is ready, since it was asked last?"""
         if self.is_up:
             return False
-        self.is_up = any(line.startswith(_UP) for line in self.words.read_text(errors="replace").splitlines())
+        self.is_up = any(line.startswith(UP) for line in self.words.read_text(errors="replace").splitlines())
         return self.is_up
 
     def tail(self, lines: int = 12) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from lockgate.dataflow.steps import Join, Keyed, Merge, Write
 from lockgate.errors import Failed, LockgateError, Refused
 from lockgate.guarantees import Guarantee
-from lockgate.kafka.topics import delete_topics, existing_topics
+from lockgate.kafka.topics import delete_ours
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.plan import Plan
 from lockgate.proof.determinism import Reason
@@ -69,10 +69,11 @@ class Proof:
 
     def _promises(self) -> dict[str, Promise]:
         graph = self.planned.logical
-        rows: Mapping[str, tuple[Row, ...] | None] = dict.fromkeys(topics_of(self.moved))
+        # An output without a row in the answer has none to give; without an answer nobody knows.
+        rows: dict[str, tuple[Row, ...] | None] = dict.fromkeys(topics_of(self.moved), None if self.reasons else ())
         if not self.reasons:
             self.stage.tell("the answer: the job undisturbed")
-            rows = Run(self.stage, f"{PREFIX}answer").answer()
+            rows = {**rows, **Run(self.stage, f"{PREFIX}answer").answer()}
         found = {}
         for one in self.moved.results:
             if isinstance(one.sink, KafkaSink):
@@ -119,12 +120,12 @@ class Proof:
         servers = self.stage.stack.status().kafka.servers or ""
         for old in self.stage.home.glob(f"{PREFIX}*"):
             shutil.rmtree(old)
-        _delete(servers)
+        delete_ours(servers, PREFIX, where=_WHERE)
         try:
             yield
         finally:
             with contextlib.suppress(Failed):
-                _delete(servers)
+                delete_ours(servers, PREFIX, where=_WHERE)
 
 
 def _declared(planned: Plan, node: Node) -> Guarantee:
@@ -149,12 +150,6 @@ def _is_ordered(graph: LogicalGraph, node: Node) -> bool:
 def _line(trial: Trial, place: int, count: int) -> str:
     told = f"trial {place} of {count}: {trial.outcome.value}, {len(trial.struck)} faults, {trial.event_count:,} events"
     return f"{told}, {trial.seconds:.0f} s" + (f": {trial.reason}" if trial.outcome is not Outcome.HOLDS else "")
-
-
-def _delete(servers: str) -> None:
-    ours = [name for name in existing_topics(servers, where=_WHERE) if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
-    if ours:
-        delete_topics(servers, ours, where=_WHERE)
 
 
 def default_home(root: Path, job: str) -> Path:

@@ -83,13 +83,13 @@ class Run:
         return time.monotonic() - self._began
 
     def answer(self) -> dict[str, tuple[Row, ...]]:
-        """The rows of the job undisturbed, by output."""
+        """The rows of the job undisturbed, by output; one without rows is not there."""
         history = self.run()
         rows: dict[str, list[Row]] = {}
         for one in history.of(Read):
             if one.reader is Reader.AFTER:
                 rows.setdefault(one.output, []).append(Row(one.key, one.value, one.trace))
-        return {output: tuple(rows.get(output, ())) for output in outputs_of(self._moved(self._site("")))}
+        return {output: tuple(some) for output, some in rows.items()}
 
     def run(self) -> History:
         """From empty topics to what was seen."""
@@ -98,7 +98,7 @@ class Run:
             plain = stage.stack.status().kafka.servers or ""
             proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if self._needs_proxy else None
             site = self._site(plain if proxy is None else proxy.servers)
-            moved = self._moved(site)
+            moved = redirect(stage.job, site)
             self._make_topics(plain, moved)
             fill_tables(moved.tables, stage.workload.tables)
             spec = self._write_spec(site)
@@ -142,10 +142,7 @@ class Run:
     # Its parts
 
     def _site(self, servers: str) -> Site:
-        return Site(self.name, servers or "localhost:1", self._directory / "site", None)
-
-    def _moved(self, site: Site) -> Redirected:
-        return redirect(self.stage.job, site)
+        return Site(self.name, servers, self._directory / "site")
 
     @property
     def _needs_proxy(self) -> bool:
@@ -172,10 +169,15 @@ class Run:
         self.facts.append(fault)
         self.stage.tell(f"{self.name}: {fault.kind} at {fault.point}, epoch {fault.epoch}, {fault.process}")
 
+    @property
+    def _struck(self) -> int:
+        """How many faults have struck so far."""
+        return sum(isinstance(fact, Fault) for fact in self.facts)
+
     def _disturb(self, trouble: Trouble, drivers: Drivers, feed: Feed) -> None:
         """Let the job run until all of these faults have struck, or nothing is left to strike at."""
         total = len(self.stage.workload.events)
-        wanted = sum(1 for fact in self.facts if isinstance(fact, Fault)) + trouble.count
+        before = self._struck
         moved, standing_at, extra = time.monotonic(), (-1, -1, -1), 0
         last = drivers.last
         if last is not None and last.process.poll() is None:
@@ -185,7 +187,7 @@ class Run:
             self.stage.go_on()
             drivers.tend(trouble.environment())
             trouble.step(drivers)
-            struck = sum(1 for fact in self.facts if isinstance(fact, Fault))
+            struck = self._struck
             share = total * (struck + 1) // (len(self.strikes) + 1)
             feed.send(min(total, share + extra))
             now = time.monotonic()
@@ -198,7 +200,8 @@ class Run:
                 return  # nothing is left to strike at; who judges says that it did not strike
             elif now - moved > _PATIENCE_SECONDS:
                 raise Failed(
-                    f"nothing has moved for {_PATIENCE_SECONDS:.0f} s, {struck} of {wanted} faults have struck",
+                    f"nothing has moved for {_PATIENCE_SECONDS:.0f} s,"
+                    f" {struck} of {before + trouble.count} faults have struck",
                     where=str(self._directory),
                     fix="see what the driver says there",
                 )
@@ -258,8 +261,3 @@ def topics_of(moved: Redirected) -> dict[str, str]:
     """The topics of a job's outputs, by the label that they have in every run."""
     topics = [one.sink.topic for one in moved.results if isinstance(one.sink, KafkaSink) and one.sink.topic]
     return {topic.removeprefix(f"{moved.site.name}-"): topic for topic in topics}
-
-
-def outputs_of(moved: Redirected) -> list[str]:
-    """The labels of the outputs."""
-    return list(topics_of(moved))
