@@ -10,11 +10,13 @@ from pathlib import Path
 
 from lockgate.cli.jobfile import load_job
 from lockgate.dataflow.job import Job
+from lockgate.proof.baseline import through_spark
 from lockgate.proof.redirect import Site, redirect
 
 
 def job(spec: Path) -> Job:
     """The job of the specification."""
     told = json.loads(spec.read_text())
-    site = Site(told["name"], told["servers"], Path(told["directory"]), told["dsn"])
-    return redirect(load_job(told["file"], told["parameters"]), site).job
+    site = Site.of_json(told["site"])
+    author = load_job(told["file"], told["parameters"])
+    return redirect(through_spark(author) if told["through_spark"] else author, site).job

@@ -185,6 +185,10 @@ class Connection:
             self._coordinators.pop(key, None)
         return answer
 
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The broker that coordinates a transactional id, as it is now."""
+        return self._find_coordinator(1, transactional_id)
+
     def _find_coordinator(self, kind: int, key: str) -> int:
         from kafka.protocol.metadata import FindCoordinatorRequest
 

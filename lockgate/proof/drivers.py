@@ -1,7 +1,7 @@
 """The job under proof: `lockgate run` in a process of its own, started again whenever it has died.
 
 A start has a session and a process group of its own, and whatever it starts carries the trial's mark. What it has
-consumed is read from Spark's own files, so the job is asked nothing.
+consumed is read from Spark's own files, so the job is asked nothing; only one that keeps no checkpoint is listened to.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -28,7 +30,7 @@ from lockgate.services.processes import Mark
 
 KILL_LIMIT = timedelta(seconds=30)
 GIVE_UPS_MAX = 8
-"""How often the job may end by itself before a trial is given up."""
+"""How often the job may end by itself in one epoch before a trial is given up."""
 
 UP = "checkpoint "
 """How the line begins that `lockgate run` says when its query has started."""
@@ -41,14 +43,25 @@ class Driver:
     number: int
     process: subprocess.Popen[bytes]
     words: Path
-    is_up: bool = False
+    out: Path
+    up_at: float | None = None  # when it was first seen to be ready
+    is_aside: bool = False  # stopped, while another one goes on
+
+    @property
+    def is_up(self) -> bool:
+        """Has it said that it is ready?"""
+        return self.up_at is not None
 
     def look(self) -> bool:
         """Has it said that it is ready, since it was asked last?"""
-        if self.is_up:
+        if self.is_up or not any(line.startswith(UP) for line in self.words.read_text(errors="replace").splitlines()):
             return False
-        self.is_up = any(line.startswith(UP) for line in self.words.read_text(errors="replace").splitlines())
-        return self.is_up
+        self.up_at = time.monotonic()
+        return True
+
+    def told(self) -> list[dict[str, Any]]:
+        """What it has said about each of its epochs; a line that is not yet whole is left."""
+        return [json.loads(line) for line in self.out.read_text().split("\n")[:-1]]
 
     def tail(self, lines: int = 12) -> str:
         """Its last words."""
@@ -67,16 +80,13 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return sorted(found, key=lambda one: one.pid)
 
 
-def stopped_of(pid: int) -> set[int]:
-    """Those of a process and its descendants that are stopped."""
-    found = set()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if one.status() == psutil.STATUS_STOPPED:
-                    found.add(one.pid)
-    return found
+def jvm_of(pid: int) -> int | None:
+    """The JVM that a driver has started."""
+    with contextlib.suppress(psutil.Error):
+        for one in psutil.Process(pid).children():
+            if one.name() == "java":
+                return one.pid
+    return None
 
 
 def _is_daemon(process: psutil.Process) -> bool:
@@ -92,17 +102,22 @@ class Drivers:
     directory: Path
     checkpoint: Path | None  # None: the job keeps none
     rows_per_epoch: int
+    total: int  # events that will come
+    master: str | None  # of the Spark cluster; None: this machine
     labels: Mapping[str, str]  # of the topics that are read
     mark: Mark
     clock: Clock
+    first_options: tuple[str, ...] = ()  # of the first start alone
     facts: list[Fact] = field(default_factory=list)
     all: list[Driver] = field(default_factory=list)
-    gave_up: list[str] = field(default_factory=list)
+    gave_up: list[int] = field(default_factory=list)
+    """How many epochs were done whenever a driver ended by itself."""
 
     @property
     def last(self) -> Driver | None:
-        """The newest one."""
-        return self.all[-1] if self.all else None
+        """The newest one that runs, or else the newest one."""
+        running = [driver for driver in self.all if not driver.is_aside and driver.process.poll() is None]
+        return next(iter((running or self.all)[-1:]), None)
 
     def start(self, environment: Mapping[str, str], *options: str) -> Driver:
         """Start it, from its checkpoint where there is one."""
@@ -112,15 +127,18 @@ class Drivers:
         words = self.directory / f"driver-{number}.err"
         command = [sys.executable, "-m", "lockgate.cli.main", "run", str(self.job_file), "-p", f"spec={self.spec}"]
         command += ["--json", "--rows-per-epoch", str(self.rows_per_epoch), *options]
+        command += self.first_options if number == 0 else ()
+        command += [] if self.master is None else ["--master", self.master]
         if self.checkpoint is not None:
             command += ["--checkpoint", str(self.checkpoint)]
         java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={temporary}"'.strip()
-        with (self.directory / f"driver-{number}.jsonl").open("wb") as out, words.open("wb") as said:
+        out = self.directory / f"driver-{number}.jsonl"
+        with out.open("wb") as told, words.open("wb") as said:
             process = subprocess.Popen(
                 command,
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=told,
                 stderr=said,
                 start_new_session=True,
                 env={
@@ -134,7 +152,7 @@ class Drivers:
                     **environment,
                 },
             )
-        driver = Driver(number, process, words)
+        driver = Driver(number, process, words, out)
         self.all.append(driver)
         self.facts.append(Start(number, self.clock()))
         return driver
@@ -143,10 +161,9 @@ class Drivers:
         """The one that runs now; started where the last one has died. Failed where it gives up again and again."""
         driver = self.last
         if driver is not None and driver.process.poll() is not None:
-            code = driver.process.returncode
-            if code != -signal.SIGKILL:
-                self.gave_up.append(f"ended with {code}: {driver.tail(6)}")
-                if len(self.gave_up) > GIVE_UPS_MAX:
+            if driver.process.returncode != -signal.SIGKILL:
+                self.gave_up.append(self.epochs())
+                if self.gave_up.count(self.epochs()) > GIVE_UPS_MAX:
                     raise Failed(
                         f"the job gives up again and again:\n{driver.tail(20)}",
                         where=str(driver.words),
@@ -177,13 +194,21 @@ class Drivers:
     # What is consumed
 
     def epochs(self) -> int:
-        """How many epochs are done."""
+        """How many epochs are done; where no checkpoint tells it, the job itself is believed."""
+        if self.checkpoint is None:
+            return sum(len(driver.told()) for driver in self.all)
         return max(self._log("commits"), default=-1) + 1
 
     def consumed(self) -> int:
         """How many events are in epochs that are done."""
+        if self.checkpoint is None:
+            return sum(told[-1]["events_total"] for driver in self.all if (told := driver.told()))
         done = self.epochs()
         return sum(end.offset for end in self._ends(done - 1)) if done else 0
+
+    def has_caught_up(self) -> bool:
+        """Are all events in epochs that are done?"""
+        return self.consumed() >= self.total
 
     def committed(self) -> list[Committed]:
         """The epochs that Spark has logged as done, as far as its files are there; who did them is not known."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -72,11 +72,21 @@ class Site:
     servers: str  # of Kafka
     directory: Path  # for all that lies in files, the checkpoint too
     dsn: str | None = None  # of PostgreSQL; None where there is none
+    transaction_timeout_ms: int | None = None  # of Kafka's transactions, where it is not to be the author's
 
     @property
     def checkpoint(self) -> Path:
         """Where the job keeps its checkpoint."""
         return self.directory / "checkpoint"
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "directory": str(self.directory)}
+
+    @classmethod
+    def of_json(cls, plain: Mapping[str, Any]) -> Site:
+        """Read what `as_json` has written."""
+        return cls(**{**plain, "directory": Path(plain["directory"])})
 
     def table(self, label: str) -> str:
         """A table of this run; PostgreSQL cuts long names off."""
@@ -222,7 +232,9 @@ class _Move:
         if isinstance(sink, KafkaSink):
             assert sink.topic is not None
             label = self._label("out", self._topic(sink.servers, sink.topic))
-            return sink.moved(topic=f"{self.site.name}-{label}", servers=self.site.servers).traced()
+            moved = sink.moved(topic=f"{self.site.name}-{label}", servers=self.site.servers).traced()
+            limit = self.site.transaction_timeout_ms
+            return moved if limit is None else moved.with_client({"transaction.timeout.ms": str(limit)})
         if isinstance(sink, FileSink):
             return replace(sink, path=str(self.site.directory / self._label("out", self._path(sink.path))))
         if isinstance(sink, SqliteSink):

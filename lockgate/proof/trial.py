@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,17 +24,23 @@ from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.wire import Connection
 from lockgate.proof.drivers import Drivers
-from lockgate.proof.faults import ANY_MOMENT, Kind, Strike
+from lockgate.proof.faults import NETWORK, Kind, Strike
 from lockgate.proof.feed import Feed
 from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
 from lockgate.proof.promises import Row
 from lockgate.proof.reading import Along, scan, standing
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.tables import fill_tables
-from lockgate.proof.troubles import Armed, Outside, Paused, Trouble
+from lockgate.proof.troubles.armed import Armed
+from lockgate.proof.troubles.asleep import Asleep
+from lockgate.proof.troubles.outside import Outside
+from lockgate.proof.troubles.scene import Scene
+from lockgate.proof.troubles.trouble import Trouble
 from lockgate.proof.workload import Workload
 from lockgate.services.kafkaproxy import KafkaProxy
 from lockgate.services.processes import Mark
+from lockgate.services.smalldisk import small_disk
+from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 from lockgate.sinks.kafka import KafkaSink
 
@@ -43,6 +49,9 @@ _OUT_PARTITIONS = 3
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 300.0
 _MORE_SECONDS = 20.0  # a point may need more epochs than a part of the events has
+_QUIET_SECONDS = 15.0
+_DISK_MIB = 256
+_TIMEOUT_MS = 8_000
 _KEPT_FOREVER = {"retention.ms": "-1"}
 
 GoOn = Callable[[], None]
@@ -59,9 +68,15 @@ class Stage:
     workload: Workload
     rows_per_epoch: int
     stack: Stack
+    cluster: SparkCluster | None  # None: jobs run on this machine alone
     home: Path
     tell: Tell
     go_on: GoOn
+
+    @property
+    def is_forgetful(self) -> bool:
+        """Does the job keep no checkpoint, and go on from now when it is started again?"""
+        return self.job.guarantee is Guarantee.AT_MOST_ONCE
 
 
 @dataclass
@@ -95,8 +110,10 @@ class Run:
         """From empty topics to what was seen."""
         stage = self.stage
         with ExitStack() as ends:
+            if self._has(Kind.FILL_DISK):
+                ends.enter_context(small_disk(self._directory / "site", size_mib=_DISK_MIB))
             plain = stage.stack.status().kafka.servers or ""
-            proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if self._needs_proxy else None
+            proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if self._has(*NETWORK) else None
             site = self._site(plain if proxy is None else proxy.servers)
             moved = redirect(stage.job, site)
             self._make_topics(plain, moved)
@@ -110,11 +127,15 @@ class Run:
                 job_file=stage.job_file,
                 spec=spec,
                 directory=self._directory,
-                checkpoint=None if moved.job.guarantee is Guarantee.AT_MOST_ONCE else site.checkpoint,
+                checkpoint=None if stage.is_forgetful else site.checkpoint,
                 rows_per_epoch=stage.rows_per_epoch,
+                total=len(stage.workload.events),
+                master=None if stage.cluster is None else stage.cluster.master,
                 labels=inputs,
                 mark=Mark("LOCKGATE_PROOF", uuid4().hex),
                 clock=self.clock,
+                # What is there when a job starts for the first time is no fault yet.
+                first_options=("--from", "earliest") if stage.is_forgetful else (),
                 facts=self.facts,
             )
             ends.callback(drivers.kill)
@@ -127,8 +148,19 @@ class Run:
                 wave=stage.workload.wave,
             )
             ends.callback(feed.close)
+            scene = Scene(
+                name=self.name,
+                drivers=drivers,
+                stack=stage.stack,
+                rng=random.Random(f"{self.seed} {self.name}"),
+                marks=self._directory / "marks",
+                topics=written,
+                checkpoint=drivers.checkpoint,
+                kafka_proxy=proxy,
+                cluster=stage.cluster,
+            )
             along.start()
-            for trouble in self._troubles(proxy):
+            for trouble in self._troubles(scene):
                 self._disturb(trouble, drivers, feed)
             self._finish(drivers, feed)
             self._note_sent(feed)
@@ -142,28 +174,25 @@ class Run:
     # Its parts
 
     def _site(self, servers: str) -> Site:
-        return Site(self.name, servers, self._directory / "site")
+        timeout_ms = _TIMEOUT_MS if self._has(Kind.TIME_OUT) else None
+        return Site(self.name, servers, self._directory / "site", transaction_timeout_ms=timeout_ms)
 
-    @property
-    def _needs_proxy(self) -> bool:
-        network = (Kind.CUT_NETWORK, Kind.RESET_NETWORK, Kind.LOSE_REPLY)
-        return any(one.kind in network for one in self.strikes)
+    def _has(self, *kinds: Kind) -> bool:
+        return any(one.kind in kinds for one in self.strikes)
 
-    def _troubles(self, proxy: KafkaProxy | None) -> list[Trouble]:
-        """The faults of this run: those at points together, then paused drivers, then those from outside."""
-        armed = [one for one in self.strikes if one.kind.is_armed and one.point != ANY_MOMENT]
-        paused = [one for one in self.strikes if one.kind is Kind.PAUSE_DRIVER]
-        outside = [one for one in self.strikes if one not in armed and one not in paused]
-        marks = self._directory / "marks"
-        troubles: list[Trouble] = []
+    def _troubles(self, scene: Scene) -> Iterator[Trouble]:
+        """The faults of this run: those at points together, then processes that sleep, then those from outside."""
+        armed = [one for one in self.strikes if one.is_armed]
+        asleep = [one for one in self.strikes if one.is_asleep]
+        outside = [
+            one for one in self.strikes if one.kind is not Kind.POISON and one not in armed and one not in asleep
+        ]
         if armed:
-            troubles.append(Armed(armed, marks / "armed", self._note_fault))
-        if paused:
-            troubles.append(Paused(paused, marks / "paused", self._note_fault))
+            yield Armed(armed, scene, self._note_fault)
+        if asleep:
+            yield Asleep(asleep, scene, self._note_fault)
         if outside:
-            rng = random.Random(f"{self.seed} {self.name}")
-            troubles.append(Outside(outside, self._note_fault, rng=rng, stack=self.stage.stack, proxy=proxy))
-        return troubles
+            yield Outside(outside, scene, self._note_fault)
 
     def _note_fault(self, fault: Fault) -> None:
         self.facts.append(fault)
@@ -185,18 +214,20 @@ class Run:
             last.process.wait()
         while trouble.struck < trouble.count:
             self.stage.go_on()
-            drivers.tend(trouble.environment())
-            trouble.step(drivers)
+            driver = drivers.tend(trouble.environment())
+            trouble.step()
             struck = self._struck
             share = total * (struck + 1) // (len(self.strikes) + 1)
-            feed.send(min(total, share + extra))
+            if driver.is_up or not self.stage.is_forgetful:
+                feed.send(min(total, share + extra))
             now = time.monotonic()
             here = struck, drivers.epochs(), len(drivers.all)
+            is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.is_up)
             if here != standing_at:
                 moved, standing_at = now, here
-            elif now - moved > _MORE_SECONDS and drivers.consumed() >= feed.sent and feed.sent < total:
+            elif now - moved > _MORE_SECONDS and is_idle and feed.sent < total:
                 extra, moved = extra + self.stage.rows_per_epoch, now
-            elif now - moved > _MORE_SECONDS and drivers.consumed() >= total:
+            elif now - moved > _MORE_SECONDS and is_idle:
                 return  # nothing is left to strike at; who judges says that it did not strike
             elif now - moved > _PATIENCE_SECONDS:
                 raise Failed(
@@ -209,10 +240,16 @@ class Run:
 
     def _finish(self, drivers: Drivers, feed: Feed) -> None:
         """Send what is left, let the job end, and run it once more until it has caught up."""
+        if self.stage.is_forgetful and drivers.all:
+            self._wait_until_up(drivers)
         total = len(self.stage.workload.events)
         while feed.sent < total:
             feed.send(total)
             time.sleep(_LOOK_SECONDS)
+        if self.stage.is_forgetful and drivers.all:
+            self._wait_until_quiet(drivers)
+            drivers.stop()
+            return  # started again, it would begin with what comes next
         drivers.stop()
         driver = drivers.start({}, "--until-caught-up")
         while driver.process.poll() is None:
@@ -226,6 +263,21 @@ class Run:
                 fix="see that `lockgate run --until-caught-up` runs it",
             )
 
+    def _wait_until_up(self, drivers: Drivers) -> None:
+        while not drivers.tend({}).is_up:
+            self.stage.go_on()
+            time.sleep(_LOOK_SECONDS)
+
+    def _wait_until_quiet(self, drivers: Drivers) -> None:
+        """Nobody knows how much of it a job that forgets will still take: so wait until it takes no more."""
+        taken, since = -1, time.monotonic()
+        while time.monotonic() - since < _QUIET_SECONDS:
+            self.stage.go_on()
+            drivers.tend({})
+            if drivers.consumed() != taken:
+                taken, since = drivers.consumed(), time.monotonic()
+            time.sleep(_LOOK_SECONDS)
+
     def _note_sent(self, feed: Feed) -> None:
         """The events with their offsets: one producer sent them, in order, into topics that were empty."""
         offsets: Counter[tuple[str, int]] = Counter()
@@ -234,6 +286,10 @@ class Run:
             sent = Sent(event.topic, event.partition, offsets[place], event.key, event.value, at - self._began)
             self.facts.append(sent)
             offsets[place] += 1
+        bad = random.Random(self.seed).sample(self.stage.workload.bad, k=len(self.stage.workload.bad))
+        for one, index in zip((one for one in self.strikes if one.kind is Kind.POISON), bad, strict=False):
+            at = feed.sent_at[index] - self._began
+            self.facts.append(Fault(one.kind.value, one.point, f"event {index + 1}", at))
 
     def _make_topics(self, servers: str, moved: Redirected) -> None:
         connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
@@ -252,8 +308,7 @@ class Run:
     def _write_spec(self, site: Site) -> Path:
         self._directory.mkdir(parents=True, exist_ok=True)
         spec = self._directory / "spec.json"
-        facts = {"name": site.name, "servers": site.servers, "directory": str(site.directory), "dsn": site.dsn}
-        spec.write_text(json.dumps({**facts, **self.stage.source}))
+        spec.write_text(json.dumps({"site": site.as_json(), **self.stage.source}))
         return spec
 
 

@@ -92,7 +92,7 @@ class Workload:
     wave: int  # no partition may be sent further ahead of another than so many events
     late_count: int
     unsure_count: int  # given events that may or may not be late, as epochs end
-    bad_count: int
+    bad: tuple[int, ...]  # which of the events no job can read
     origin: str  # for people
 
 
@@ -117,14 +117,17 @@ def make_workload(moved: Redirected, shape: Shape, given: Mapping[str, Path] | N
     ]
     rng = random.Random(shape.seed)
     events: list[Event] = []
+    bad: list[int] = []
     left = [way.limit for way in ways]
     for number in range(shape.events):
         turn = number % len(ways)
         if left[turn]:
-            events.append(ways[turn].event(rng, number))
+            event, is_bad = ways[turn].event(rng, number)
+            bad += [len(events)] if is_bad else []
+            events.append(event)
             left[turn] -= 1
     made = [stream for one in moved.inputs for stream in one.streams if stream not in lines]
-    origin = f"made from the schemas, seed {shape.seed}" if made else "as given"
+    origin = "made from the schemas" if made else "as given"
     return Workload(
         events=tuple(events),
         partitions={one.label: way.partitions for one, way in zip(moved.inputs, ways, strict=True)},
@@ -132,7 +135,7 @@ def make_workload(moved: Redirected, shape: Shape, given: Mapping[str, Path] | N
         wave=max(1, wave),
         late_count=sum(way.late for way in ways),
         unsure_count=sum(_unsure(graph, one, lines) for one in moved.inputs),
-        bad_count=sum(way.bad for way in ways),
+        bad=tuple(bad),
         origin=f"{origin}; {', '.join(sorted(lines))} as given" if made and lines else origin,
     )
 
@@ -248,13 +251,12 @@ class _Way:
     partitions: int
     make: Callable[[random.Random, int], tuple[Event, bool, bool]]  # the event, whether it is late, whether it is bad
     late: int = 0
-    bad: int = 0
 
-    def event(self, rng: random.Random, number: int) -> Event:
+    def event(self, rng: random.Random, number: int) -> tuple[Event, bool]:
+        """The next one, and whether it is bad."""
         made, is_late, is_bad = self.make(rng, number)
         self.late += is_late
-        self.bad += is_bad
-        return made
+        return made, is_bad
 
 
 def _way(

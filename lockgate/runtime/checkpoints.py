@@ -5,6 +5,7 @@ A checkpoint lies on any Hadoop file system. On this machine's disk it is read a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlparse
 
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import Failed, Refused
+from lockgate.runtime.checksums import is_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,12 +48,17 @@ class Checkpoint:
         return Path(self.root) if not parsed.scheme else None
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file, None where there is none."""
+        """The bytes of a file, None where there is none; Failed where they are not those that were written."""
         if self.local is not None:
             try:
-                return (self.local / name).read_bytes()
+                data = (self.local / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            # Elsewhere the file system looks itself.
+            with contextlib.suppress(FileNotFoundError):
+                if not is_whole(data, (self.local / _checksum_of(name)).read_bytes()):
+                    raise self._damaged(name, "its bytes are not those that its checksum is of")
+            return data
         system, path = self._remote(name)
         if not system.exists(path):
             return None
@@ -85,8 +92,11 @@ class Checkpoint:
 
     def _told(self, name: str, what: str) -> int:
         """A number in the second line of a file of Spark's logs; 0 where it says nothing."""
-        lines = (self.read(name) or b"").decode().splitlines()
-        return int(json.loads(lines[1]).get(what, 0)) if len(lines) > 1 else 0
+        try:
+            lines = (self.read(name) or b"").decode().splitlines()
+            return int(json.loads(lines[1]).get(what, 0)) if len(lines) > 1 else 0
+        except ValueError as error:
+            raise self._damaged(name, str(error)) from None
 
     def digest(self, epoch: int) -> str | None:
         """SHA-256 of an epoch's offsets, None where the checkpoint has none for it (any more)."""
@@ -96,7 +106,10 @@ class Checkpoint:
     def query(self) -> str | None:
         """Spark's id of the query, as the checkpoint keeps it."""
         content = self.read("metadata")
-        return None if content is None else str(json.loads(content)["id"])
+        try:
+            return None if content is None else str(json.loads(content)["id"])
+        except (ValueError, KeyError) as error:
+            raise self._damaged("metadata", str(error)) from None
 
     def epoch(self, number: int, query: str) -> Epoch:
         """An epoch as the ledger is asked about it."""
@@ -123,7 +136,7 @@ class Checkpoint:
 
     def remove(self, name: str) -> None:
         """Remove one file, and the checksum beside it."""
-        for one in (name, "/".join([*name.split("/")[:-1], f".{name.split('/')[-1]}.crc"])):
+        for one in (name, _checksum_of(name)):
             if self.local is not None:
                 (self.local / one).unlink(missing_ok=True)
             else:
@@ -135,6 +148,13 @@ class Checkpoint:
         system, path = self._remote("")
         if not system.rename(path, self._jvm().org.apache.hadoop.fs.Path(place)):
             raise Failed(f"it cannot be moved to {place}", where=f"checkpoint {self.root}", fix="move it by hand")
+
+    def _damaged(self, name: str, why: str) -> Failed:
+        return Failed(
+            f"the checkpoint's file {name} is damaged: {why}",
+            where=f"checkpoint {self.root}",
+            fix="put it back from a copy of the checkpoint, and look after its disk; nothing was delivered from it",
+        )
 
     def _remote(self, name: str) -> tuple[Any, Any]:
         path = self._jvm().org.apache.hadoop.fs.Path(f"{self.root}/{name}")
@@ -149,6 +169,11 @@ class Checkpoint:
                 fix="name a local directory",
             )
         return self.spark.sparkContext._jvm
+
+
+def _checksum_of(name: str) -> str:
+    folder, slash, file = name.rpartition("/")
+    return f"{folder}{slash}.{file}.crc"
 
 
 def _as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:

@@ -221,6 +221,12 @@ class KafkaSink(Sink):
             object.__setattr__(sink, name, value)
         return sink
 
+    def with_client(self, settings: Mapping[str, str]) -> KafkaSink:
+        """The same sink with these settings of its client beside the others."""
+        sink = copy.copy(self)
+        object.__setattr__(sink, "client", {**self.client, **settings})
+        return sink
+
     def options(self) -> dict[str, str]:
         """The settings of Spark's Kafka writer."""
         return {

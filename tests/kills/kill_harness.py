@@ -35,7 +35,7 @@ from kill_workloads import PARTITIONS, Event, Workload, canonical
 
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
-from lockgate.proof.drivers import stopped_of, workers_of
+from lockgate.proof.drivers import workers_of
 from lockgate.services.postgres import Postgres
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster
@@ -52,6 +52,18 @@ WAITS = "waiting for PostgreSQL since"
 
 _QUIET_SECONDS = 120.0
 """How long no row may come before those that are missing are called lost."""
+
+
+def stopped_of(pid: int) -> set[int]:
+    """Those of a process and its descendants that are stopped."""
+    found = set()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if one.status() == psutil.STATUS_STOPPED:
+                    found.add(one.pid)
+    return found
 
 
 class Trouble(Protocol):

@@ -1,0 +1,213 @@
+"""A proof as a whole: from a job file and what is wished for to the report. Commands and users' tests begin here."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lockgate.cli.jobfile import load_job
+from lockgate.dataflow.job import Job
+from lockgate.errors import Refused
+from lockgate.planner.plan import Plan, plan
+from lockgate.proof.baseline import through_spark
+from lockgate.proof.determinism import find_reasons
+from lockgate.proof.faults import THREE_BROKERS, Ground, Kind, Strike, fitting, known_points, skipped
+from lockgate.proof.proving import PREFIX, Proof, default_home
+from lockgate.proof.redirect import Redirected, Site, redirect
+from lockgate.proof.report import Report
+from lockgate.proof.results import Results
+from lockgate.proof.settings import Settings
+from lockgate.proof.trial import Stage
+from lockgate.proof.verdict import Verdict
+from lockgate.proof.workload import Shape, Workload, make_workload
+from lockgate.services.alone import alone
+from lockgate.services.smalldisk import why_no_small_disk
+from lockgate.services.spark import SparkCluster
+from lockgate.services.stack import Stack, default_root
+
+STRIKES_PER_TRIAL = 6
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be proven, and how."""
+
+    file: str
+    parameters: Sequence[str] = ()  # NAME=VALUE, for the job file
+    kills: int = 12
+    faults: Sequence[str] | None = None  # by name; None: all that fit
+    points: Sequence[str] | None = None
+    events: int = 2000
+    rows_per_epoch: int = 50
+    seed: int = 1
+    trial: int | None = None  # this one alone
+    given: Mapping[str, Path] = field(default_factory=dict)
+    brokers: int | None = None  # None: as many as the faults need
+    is_cluster: bool = False
+    through_spark: bool = False  # the same job with Spark's own Kafka sink, held to the same promise
+    results: Path | None = None  # None: at home
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What came of it."""
+
+    report: Report
+    home: Path
+
+    @property
+    def verdict(self) -> Verdict:
+        """Holds, broken or unknown."""
+        return self.report.verdict
+
+
+def prove_file(
+    wish: Wish,
+    *,
+    command: str = "",
+    tell: Callable[[str], None] = lambda line: None,
+    go_on: Callable[[], None] = lambda: None,
+    root: Path | None = None,
+) -> Proven:
+    """Prove the job of a file; Refused where it cannot be proven.
+
+    Args:
+        command: that does the same, for the report.
+        go_on: asked many times a second; it raises where the proof is to end.
+        root: of the local services of this place; the proof has its own beside them.
+    """
+    job = load_job(wish.file, wish.parameters)
+    planned = plan(job)
+    if (refusal := planned.refusal()) is not None:
+        raise refusal
+    if wish.kills < 1:
+        raise Refused(f"{wish.kills} kills prove nothing", where="--kills", fix="give at least 1")
+    home = default_home(root or default_root(), job.name)
+    kinds = _kinds(wish)
+    ground = Ground(
+        brokers=wish.brokers or (3 if wish.faults is not None and THREE_BROKERS & {*kinds} else 1),
+        is_cluster=wish.is_cluster,
+        no_tmpfs=why_no_small_disk(),
+    )
+    tried = through_spark(job) if wish.through_spark else job
+    moved = redirect(tried, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere"))
+    workload = make_workload(
+        moved, Shape(events=wish.events, seed=wish.seed, rows_per_epoch=wish.rows_per_epoch), wish.given
+    )
+    strikes = _strikes(wish, plan(tried), kinds, ground)
+    settings = _settings(wish, job, workload, ground)
+    with ExitStack() as ends:
+        ends.enter_context(
+            alone(
+                home,
+                what="another proof of this job runs here",
+                fix="wait for it, or set LOCKGATE_HOME to another place",
+            )
+        )
+        stack = Stack(home / f"services-{ground.brokers}", brokers=ground.brokers, is_proxied=True)
+        ends.callback(stack.down, progress=tell)
+        stack.up(postgres=False, progress=tell)
+        cluster = ends.enter_context(SparkCluster(home / "cluster")) if ground.is_cluster else None
+        stage = Stage(
+            job=tried,
+            source={
+                "file": str(Path(wish.file).resolve()),
+                "parameters": list(wish.parameters),
+                "through_spark": wish.through_spark,
+            },
+            job_file=Path(__file__).with_name("proven.py"),
+            workload=workload,
+            rows_per_epoch=wish.rows_per_epoch,
+            stack=stack,
+            cluster=cluster,
+            home=home,
+            tell=tell,
+            go_on=go_on,
+        )
+        proof = _proof(wish, stage, planned, moved, settings, strikes)
+        numbers = [wish.trial] if wish.trial is not None else proof.trial_numbers(wish.kills)
+        file = wish.results or home / f"results-{settings.digest}.jsonl"
+        verdict = proof.prove(Results(file, settings), numbers)
+    return Proven(Report(verdict, _machine(), command), home)
+
+
+def _proof(
+    wish: Wish, stage: Stage, planned: Plan, moved: Redirected, settings: Settings, strikes: Sequence[Strike]
+) -> Proof:
+    return Proof(
+        stage=stage,
+        planned=planned,
+        moved=moved,
+        settings=settings,
+        strikes=strikes,
+        reasons=find_reasons(planned, unsure_count=stage.workload.unsure_count),
+        seed=wish.seed,
+        strikes_per_trial=min(STRIKES_PER_TRIAL, wish.kills),
+    )
+
+
+def _kinds(wish: Wish) -> list[Kind]:
+    known = {one.value: one for one in Kind}
+    _refuse_unknown(wish.faults, list(known), option="--faults")
+    _refuse_unknown(wish.points, known_points(), option="--points")
+    return list(Kind) if wish.faults is None else [known[name] for name in wish.faults]
+
+
+def _strikes(wish: Wish, planned: Plan, kinds: Sequence[Kind], ground: Ground) -> list[Strike]:
+    strikes = fitting(planned, kinds, wish.points, ground)
+    if not strikes:
+        why = "; ".join(f"{name}: {reason}" for name, reason in skipped(planned, kinds, ground).items())
+        raise Refused(
+            "no such fault can strike this job" + (f" ({why})" if why else ""),
+            where="--faults, --points",
+            fix="leave one of them away",
+        )
+    return strikes
+
+
+def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Settings:
+    import pyspark
+
+    options = {"--events": str(wish.events), "--rows-per-epoch": str(wish.rows_per_epoch)}
+    asked = {
+        "--faults": ",".join(wish.faults or ()),
+        "--points": ",".join(wish.points or ()),
+        "--given": ",".join(f"{name}={path}" for name, path in wish.given.items()),
+        "--brokers": "" if ground.brokers == 1 else str(ground.brokers),
+    }
+    options |= {name: text for name, text in asked.items() if text}
+    options |= {"--cluster": ""} if ground.is_cluster else {}
+    options |= {"--spark-sink": ""} if wish.through_spark else {}
+    return Settings(
+        job=job.name,
+        guarantee=job.guarantee,
+        file=wish.file,
+        parameters=dict(one.split("=", 1) for one in wish.parameters),
+        options=options,
+        workload=f"{len(workload.events):,} events a trial, {workload.origin}",
+        job_digest=hashlib.sha256(Path(wish.file).read_bytes()).hexdigest()[:16],
+        versions={"lockgate": importlib.metadata.version("lockgate"), "pyspark": pyspark.__version__},
+    )
+
+
+def _refuse_unknown(names: Sequence[str] | None, known: Sequence[str], *, option: str) -> None:
+    wrong = next((name for name in names or () if name not in known), None)
+    if wrong is not None:
+        raise Refused(f"{wrong!r} is none of: {', '.join(known)}", where=option, fix="name one of these, or several")
+
+
+def _machine() -> dict[str, str]:
+    import psutil
+    import pyspark
+
+    return {
+        "cores": str(psutil.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "Python": platform.python_version(),
+        "Spark": pyspark.__version__,
+    }

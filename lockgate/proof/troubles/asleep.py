@@ -1,0 +1,117 @@
+"""Processes that stop at a point and wake up later.
+
+    a worker               as one that a busy machine has forgotten; the task waits for it
+    a driver, taken over   another driver goes on in the meantime; the first one wakes up as a zombie, and has to end
+    a driver, timed out    the broker gives its transaction up in the meantime; it wakes up alone
+
+One at a time: nobody else may fall asleep while one sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from lockgate.errors import Failed
+from lockgate.faultpoints import as_environment
+from lockgate.kafka.ledgertopic import transactional_id
+from lockgate.proof.drivers import Driver
+from lockgate.proof.faults import Kind, Strike
+from lockgate.proof.troubles.armed import armament, victim_of
+from lockgate.proof.troubles.scene import Scene
+from lockgate.proof.troubles.trouble import Tell, Trouble
+
+_EPOCHS_ASLEEP = 3
+_WORKER_SECONDS = (1.0, 5.0)
+_LIMIT_SECONDS = 180.0
+
+
+class Asleep(Trouble):
+    """Faults that stop a process, one after the other."""
+
+    def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
+        self._strikes, self._scene, self._tell = strikes, scene, tell
+        self._faults = [armament(one, scene.marks / "asleep", number) for number, one in enumerate(strikes)]
+        self._done = 0
+
+    def environment(self) -> Mapping[str, str]:
+        return as_environment(self._faults[self._done : self._done + 1])
+
+    def step(self) -> None:
+        if self._done == self.count:
+            return
+        one, victim = self._strikes[self._done], victim_of(self._faults[self._done])
+        driver = self._scene.drivers.last
+        if victim is None or driver is None or not _is_stopped(victim):
+            return
+        self._tell(self._scene.fact(one, f"process {victim}"))
+        try:
+            if one.kind is Kind.PAUSE_WORKER:
+                self._scene.pause(_WORKER_SECONDS)
+            elif one.kind is Kind.TIME_OUT:
+                self._scene.wait(self._is_given_up, "the end of the transaction's time", seconds=_LIMIT_SECONDS)
+            else:
+                self._take_over(driver)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGCONT)
+        if one.kind is Kind.PAUSE_DRIVER:
+            _expect_its_end(driver)
+        self._done += 1
+        # The next one is armed when a driver starts.
+        last = self._scene.drivers.last
+        if self._done < self.count and last is not None and last.process.poll() is None:
+            last.process.kill()
+            last.process.wait()
+
+    def _take_over(self, asleep: Driver) -> None:
+        """Let another driver go on."""
+        drivers = self._scene.drivers
+        asleep.is_aside = True
+        until = drivers.epochs() + _EPOCHS_ASLEEP
+
+        def has_gone_on() -> bool:
+            drivers.tend({})
+            # Where all events are in, there may be no more epochs to come.
+            return drivers.epochs() >= until or (drivers.has_caught_up() and _is_up_since(drivers.last, 5.0))
+
+        self._scene.wait(has_gone_on, "that another driver goes on", seconds=_LIMIT_SECONDS)
+
+    def _is_given_up(self) -> bool:
+        with self._scene.connection() as connection:
+            code, view = connection.describe_transaction(transactional_id(self._scene.name))
+        return code == 0 and view.state != "Ongoing"
+
+    @property
+    def struck(self) -> int:
+        return self._done
+
+    @property
+    def count(self) -> int:
+        return len(self._faults)
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
+def _is_up_since(driver: Driver | None, seconds: float) -> bool:
+    return driver is not None and driver.up_at is not None and time.monotonic() - driver.up_at > seconds
+
+
+def _expect_its_end(driver: Driver) -> None:
+    """A driver that another one took over from has nothing left to do."""
+    code = driver.process.wait(timeout=_LIMIT_SECONDS)
+    if code != 1:
+        raise Failed(
+            f"a driver that another one took over from ended with {code}: {driver.tail(3)}",
+            where=str(driver.words),
+            fix="report this",
+        )

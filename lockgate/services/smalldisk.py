@@ -1,0 +1,45 @@
+"""A disk that may be filled: a file system in memory, mounted for a while. Linux lets only root mount one."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lockgate.errors import BadMachine
+
+_FIX = "run it as root, or leave the fault away"
+
+
+@contextmanager
+def small_disk(directory: Path, *, size_mib: int) -> Iterator[None]:
+    """Let a directory be a disk of its own of this size; what is in it is gone afterwards."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=700", "tmpfs", str(directory))
+    try:
+        yield
+    finally:
+        # Lazily: whoever still has a file open there keeps it, and nobody finds it any more.
+        _run("umount", "--lazy", str(directory))
+
+
+def why_no_small_disk() -> str:
+    """Why there can be no such disk on this machine; empty where there can."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            with small_disk(Path(place), size_mib=1):
+                return ""
+        except BadMachine as error:
+            return error.what
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise BadMachine(f"there is no {command[0]} on this machine", where=command[-1], fix=_FIX) from None
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise BadMachine(f"no file system in memory can be mounted here: {said}", where=command[-1], fix=_FIX)
