@@ -5,6 +5,7 @@ It is made of the facts of the history alone, so that a reader can follow it wit
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from lockgate.proof.history import (
 
 LANES = ("event", "driver", "fault", "epoch", "reader")
 _EVENTS_MAX = 4  # a window may go back to thousands
+_VALUE_MAX = 200  # characters
+_TEXT_ROOM_MIN = 20  # where less is left behind time and lane, lines get longer than asked for
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Counterexample:
     moments: tuple[Moment, ...]
     replay: str  # a command
 
-    def lines(self) -> list[str]:
-        """For a terminal."""
-        rooms = max((len(f"{moment.at_seconds:.3f}") for moment in self.moments), default=0)
-        told = [f"{moment.at_seconds:>{rooms}.3f} s  {moment.lane:<6}  {moment.text}" for moment in self.moments]
-        return [f"{self.checker}: {self.reason}", *(f"  {line}" for line in told), f"  again: {self.replay}"]
+    def lines(self, width: int = 120) -> list[str]:
+        """For a terminal; the command stays in one line, to be copied."""
+        room = max((len(f"{moment.at_seconds:.3f}") for moment in self.moments), default=0)
+        told = wrap(f"{self.checker}: {self.reason}", width)
+        for moment in self.moments:
+            told += wrap(moment.text, width, f"  {moment.at_seconds:>{room}.3f} s  {moment.lane:<6}  ")
+        return [*told, f"  again: {visible(self.replay)}"]
 
     def as_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -61,6 +66,23 @@ class Counterexample:
     def of_json(cls, plain: Mapping[str, Any]) -> Counterexample:
         """Read what `as_json` has written."""
         return cls(**{**plain, "moments": tuple(Moment(**moment) for moment in plain["moments"])})
+
+
+def visible(text: str) -> str:
+    r"""A text of which everything can be seen: what would move a cursor, turn the direction or show nothing is spelled.
+
+    >>> visible("a\tb\u202e")
+    'a\\tb\\u202e'
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def wrap(text: str, width: int, head: str = "") -> list[str]:
+    """The lines of a text behind a head, under which they stay."""
+    head = visible(head)
+    room = max(width - len(head), _TEXT_ROOM_MIN)
+    lines = textwrap.wrap(visible(text), room, break_on_hyphens=False) or [""]
+    return [f"{head if index == 0 else ' ' * len(head)}{line}" for index, line in enumerate(lines)]
 
 
 def explain(history: History, finding: Finding, *, replay: str) -> Counterexample:
@@ -160,4 +182,4 @@ def _epoch(read: Read) -> str:
 
 def _text(value: bytes | None) -> str:
     text = "null" if value is None else value.decode("utf-8", "backslashreplace")
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= _VALUE_MAX else text[: _VALUE_MAX - 3] + "..."

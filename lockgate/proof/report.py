@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lockgate.faultpoints import FaultPoint
+from lockgate.guarantees import Guarantee
+from lockgate.proof.counterexample import visible, wrap
+from lockgate.proof.faults import Kind
 from lockgate.proof.findings import Outcome
 from lockgate.proof.verdict import Cell, Trial, Verdict, combine
 
@@ -26,10 +28,23 @@ MEANINGS = {
 }
 """What each checker counts, or asks."""
 
+ABOUT_THE_TRIALS = ("recovery", "tried")
+"""The checkers that ask whether something was tried at all; they count nothing."""
+
+PROMISES = {
+    Guarantee.AT_MOST_ONCE: "an event takes effect once or not at all: nothing is doubled, something may be lost",
+    Guarantee.AT_LEAST_ONCE: "every event takes effect: nothing is lost, something may come twice",
+    Guarantee.EXACTLY_ONCE: "every event counts once in state: nothing is lost or wrong, rows may come out twice",
+    Guarantee.END_TO_END_EXACTLY_ONCE: "every event takes effect once, in all that a reader can ever see: "
+    "nothing is lost, doubled, wrong or taken back",
+}
+"""What each guarantee says, in plain words."""
+
 FAILURES_MAX = 10
 """How many of the trials that do not hold are shown one by one."""
 
-_SHARES = {"half within": 0.5, "95 % within": 0.95, "longest": 1.0}
+_SHARES = {"p50": 0.5, "p99": 0.99, "longest": 1.0}
+_MEANING_ROOM_MIN = 60  # in less room than this, what a check means is left away
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,7 @@ class Report:
     verdict: Verdict
     machine: Mapping[str, str]
     command: str  # that made it
+    skipped: Mapping[str, str] = field(default_factory=dict)  # faults that could not be tried here: why
 
     @property
     def sentence(self) -> str:
@@ -57,17 +73,64 @@ class Report:
         unknown = len(verdict.of(Outcome.UNKNOWN))
         return f"It is not known whether {settings.job} keeps {promise}: {unknown:,} of {trials} could not be judged."
 
+    @property
+    def promise(self) -> str:
+        """What was promised."""
+        guarantee = self.verdict.settings.guarantee
+        return f"{guarantee.label.capitalize()} promises: {PROMISES[guarantee]}."
+
+    @property
+    def allowed(self) -> str:
+        """How often that happened which the guarantee does not promise to keep away; empty where it promises all."""
+        verdict = self.verdict
+        if verdict.settings.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE:
+            return ""
+        found = [f"{verdict.count(name):,} {name}" for name in MEANINGS if self.is_loose(name) and verdict.count(name)]
+        if not found:
+            return "What it allows did not happen." if verdict.holds else ""
+        return f"What it allows did happen: {', '.join(found)}, beside {_number(self.row_count, 'row')} that came."
+
+    def is_loose(self, checker: str) -> bool:
+        """Was it never promised, in any trial that could be judged?"""
+        asked = (trial.checks.get(checker) for trial in self.verdict.trials)
+        return {one.outcome for one in asked if one is not None} == {Outcome.NOT_PROMISED}
+
+    @property
+    def left_out(self) -> str:
+        """That faults were skipped, if some were."""
+        if not self.skipped:
+            return ""
+        kinds = "1 kind of fault" if len(self.skipped) == 1 else f"{len(self.skipped)} kinds of faults"
+        return f"{kinds} could not be tried here: {', '.join(self.skipped)}."
+
     def told(self, checker: str) -> str:
         """A count in words, and whether the guarantee allows it."""
         number = self.verdict.count(checker)
         is_allowed = number and self.check(checker) is Outcome.NOT_PROMISED
-        return f"{number:,} {checker}" + (", which it allows" if is_allowed else "")
+        return f"{number:,} {checker}" + (" (which it allows)" if is_allowed else "")
 
     def check(self, checker: str) -> Outcome:
         """How a checker ended over all trials; where it was not asked, it is not known."""
         asked = (trial.checks.get(checker) for trial in self.verdict.trials)
         found = {Outcome.UNKNOWN if one is None else one.outcome for one in asked}
         return Outcome.NOT_PROMISED if found == {Outcome.NOT_PROMISED} else combine(found)
+
+    def result(self, checker: str) -> str:
+        """How a checker ended in words, with the number of trials where it is not the same in all."""
+        outcome, trials = self.check(checker), self.verdict.trials
+        asked = (trial.checks.get(checker) for trial in trials)
+        alike = sum((Outcome.UNKNOWN if one is None else one.outcome) is outcome for one in asked)
+        return outcome.value if alike in (0, len(trials)) else f"{outcome.value} in {alike:,} of {len(trials):,}"
+
+    @property
+    def row_count(self) -> int:
+        """Rows that a reader of committed records had in the end, in all trials."""
+        return sum(trial.row_count for trial in self.verdict.trials)
+
+    @property
+    def seconds(self) -> float:
+        """How long all trials took."""
+        return sum(trial.seconds for trial in self.verdict.trials)
 
     @property
     def seeds(self) -> list[int]:
@@ -83,8 +146,10 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """The faults of the table."""
-        return sorted({kind for kind, _ in self.verdict.table})
+        """The faults of the table, in the order in which the docs tell them."""
+        order = [kind.value for kind in Kind]
+        found = {kind for kind, _ in self.verdict.table}
+        return [*(kind for kind in order if kind in found), *sorted(found.difference(order))]
 
     @property
     def recovery(self) -> dict[str, float] | None:
@@ -100,6 +165,11 @@ class Report:
         found = (*verdict.of(Outcome.BROKEN), *verdict.of(Outcome.UNKNOWN))[:FAILURES_MAX]
         return [(trial, verdict.settings.replay(seed=trial.seed, number=trial.number)) for trial in found]
 
+    def other_failures(self) -> list[tuple[Trial, str]]:
+        """Those of them that the counterexample does not tell already."""
+        example = self.verdict.counterexample
+        return [(one, again) for one, again in self.failures() if example is None or one.counterexample is not example]
+
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
         verdict = self.verdict
@@ -111,11 +181,13 @@ class Report:
             "duplicated": verdict.duplicated,
             "counterexample": None if example is None else example.as_json(),
             "sentence": self.sentence,
+            "promise": self.promise,
             "settings": verdict.settings.as_json(),
             "trials": len(verdict.trials),
             "broken": len(verdict.of(Outcome.BROKEN)),
             "unknown": len(verdict.of(Outcome.UNKNOWN)),
             "events": verdict.event_count,
+            "rows": self.row_count,
             "faults": verdict.strike_count,
             "kills": verdict.kill_count,
             "checks": {name: {"outcome": self.check(name).value, "count": verdict.count(name)} for name in MEANINGS},
@@ -123,6 +195,7 @@ class Report:
                 {"fault": kind, "point": point, **asdict(cell), "outcome": cell.outcome.value}
                 for (kind, point), cell in verdict.table.items()
             ],
+            "skipped": dict(self.skipped),
             "recovery_seconds": self.recovery,
             "failures": [
                 {
@@ -140,43 +213,62 @@ class Report:
         }
 
     def as_text(self, width: int) -> str:
-        """For a terminal."""
+        """For a terminal; nothing but commands, which are to be copied, is wider than asked for."""
         verdict = self.verdict
-        blocks = ["\n".join(textwrap.wrap(f"{verdict.outcome.value.upper()}: {self.sentence}", width)), self._table()]
-        checks = ((name, self.check(name), verdict.count(name)) for name in MEANINGS)
-        blocks.append("\n".join(f"{name:<19}{outcome.value:<14}{count:>8,}" for name, outcome, count in checks))
+        blocks = [
+            wrap(f"{verdict.outcome.value.upper()}: {self.sentence}", width),
+            [line for told in (self.promise, self.allowed) if told for line in wrap(told, width)],
+            self._fault_lines(width),
+            self._skipped_lines(width),
+            self._check_lines(width),
+        ]
         if self.recovery is not None:
             told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.recovery.items())
-            blocks.append(f"from a fault to the first new row: {told}")
-        for trial, replay in self.failures():
-            told = f"{trial.outcome.value}: seed {trial.seed}, trial {trial.number}: {trial.reason}"
-            blocks.append("\n".join([*textwrap.wrap(told, width), f"  again: {replay}"]))
+            blocks.append(wrap(f"From a fault to the first new row: {told}.", width))
         if verdict.counterexample is not None:
-            blocks.append("\n".join(verdict.counterexample.lines()))
-        return "\n\n".join(block for block in blocks if block)
+            blocks.append(["The counterexample", *verdict.counterexample.lines(width)])
+        for trial, replay in self.other_failures():
+            told = f"{trial.outcome.value}: seed {trial.seed}, trial {trial.number}: {trial.reason}"
+            blocks.append([*wrap(told, width), f"  again: {visible(replay)}"])
+        return "\n\n".join("\n".join(block) for block in blocks if block)
 
-    def _table(self) -> str:
+    def _fault_lines(self, width: int) -> list[str]:
+        """A fault a line, since a table of all points is wider than a terminal."""
         table = self.verdict.table
         if not table:
-            return ""
-        rows = [["faults at", *self.faults]]
-        rows += [[point, *(cell_text(table.get((kind, point))) for kind in self.faults)] for point in self.points]
-        rooms = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-        return "\n".join(
-            f"{row[0]:<{rooms[0]}}"
-            + "".join(f"  {text:>{room}}" for text, room in zip(row[1:], rooms[1:], strict=True))
-            for row in rows
-        )
+            return []
+        room = max(map(len, self.faults))
+        lines = ["How often each fault struck, and at which point"]
+        for kind in self.faults:
+            found = [(point, table[kind, point]) for point in self.points if (kind, point) in table]
+            total = sum(cell.strike_count for _, cell in found)
+            # A point and its number stay together: the blank between them comes in when lines are made.
+            told = ", ".join(f"{point} {cell_text(cell)}".replace(" ", "~") for point, cell in found)
+            lines += [line.replace("~", " ") for line in wrap(told, width, f"  {kind:<{room}}  {total:>5,}  ")]
+        return lines
+
+    def _skipped_lines(self, width: int) -> list[str]:
+        room = max(map(len, self.skipped), default=0)
+        lines = [line for kind, why in self.skipped.items() for line in wrap(why, width, f"  {kind:<{room}}  ")]
+        return ["Skipped: could not be tried here", *lines] if lines else []
+
+    def _check_lines(self, width: int) -> list[str]:
+        results = {name: self.result(name) for name in MEANINGS}
+        names, room = max(map(len, results)), max(map(len, results.values()))
+        lines = ["What was checked, and how much of it was found"]
+        for name, result in results.items():
+            number = "" if name in ABOUT_THE_TRIALS else f"{self.verdict.count(name):,}"
+            head = f"  {name:<{names}}  {result:<{room}}  {number:>7}"
+            is_told = width - len(head) - 2 >= _MEANING_ROOM_MIN
+            lines += wrap(MEANINGS[name], width, f"{head}  ") if is_told else [head.rstrip()]
+        return lines
 
 
-def cell_text(cell: Cell | None) -> str:
+def cell_text(cell: Cell) -> str:
     """How often it struck, and in how many trials that is not known to have been harmless."""
-    if cell is None:
-        return "-"
-    told = [f"{cell.strike_count:,}"]
-    told += [f"{cell.broken_count:,} broken"] if cell.broken_count else []
+    told = [f"{cell.broken_count:,} broken"] if cell.broken_count else []
     told += [f"{cell.unknown_count:,} unknown"] if cell.unknown_count else []
-    return ", ".join(told)
+    return f"{cell.strike_count:,}" + (f" ({', '.join(told)})" if told else "")
 
 
 def _number(count: int, noun: str) -> str:
