@@ -92,11 +92,9 @@ class Polled(Output):
         return self._keeping
 
 
-def look_patiently(
-    output: Polled, known: Collection[Hashable] = (), patience_seconds: float = _PATIENCE_SECONDS
-) -> list[Seen]:
+def look_patiently(output: Polled, known: Collection[Hashable] = ()) -> list[Seen]:
     """What is there, once somebody can look."""
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
             return list(output.look(known))

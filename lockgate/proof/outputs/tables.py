@@ -178,7 +178,7 @@ class SqliteRows(Polled):
 
     def standing(self, clock: Clock) -> list[Standing]:
         left = int(self._journal.exists() and self._journal.stat().st_size > 0)
-        if self._path.exists():
+        if not left and self._path.exists():  # over half a transaction nobody reads who may not write
             try:
                 with closing(self._connect()) as connection:
                     tables = connection.execute(
