@@ -19,6 +19,9 @@ What each guarantee promises; whatever is not promised is counted and told, and 
     EXACTLY_ONCE (state)   never               never
     END_TO_END             never  never        never     never
 
+Not every output can be asked all of it (see Keeping): the way of rows is followed where rows stay at their place, and
+order and epochs where rows tell of them. Elsewhere these checkers say that nothing is promised, and nothing holds.
+
 A checker without enough to go by says unknown, with the reason; it never guesses that something holds.
 """
 
@@ -31,7 +34,7 @@ from dataclasses import dataclass
 from lockgate.guarantees import Guarantee
 from lockgate.proof.findings import Finding, Subject, Tally
 from lockgate.proof.history import Content, Fault, History, Position, Read, Reader, Standing, Trace
-from lockgate.proof.promises import Promise, Promises, Row
+from lockgate.proof.promises import Keeping, Promise, Promises, Row
 from lockgate.proof.recovery import check_recovery
 from lockgate.proof.wholeepochs import check_epochs
 
@@ -139,6 +142,8 @@ def check_aborted_seen(history: History, promises: Promises) -> Finding:
     tally = Tally("aborted seen")
     doubt_after = history.doubt(Reader.AFTER)
     for output, promise in promises.items():
+        if promise.keeping is Keeping.REPLACED:
+            continue  # that a row gives way to another is what its key is for
         there = {row.place: row.content for row in history.read_by(Reader.AFTER, output)}
         written = {row.place for row in history.read_by(Reader.LOG, output)}
         seen = history.read_by(Reader.ALONG, output)
@@ -155,11 +160,13 @@ def check_aborted_seen(history: History, promises: Promises) -> Finding:
             tally.doubt(doubt)
         elif missed:
             tally.doubt(f"the reader 'along' missed {len(missed)} rows of {output!r}")
-        if history.doubt(Reader.LOG) is None and not there.keys() <= written:
+        has_log = promise.keeping is Keeping.LOG
+        if has_log and history.doubt(Reader.LOG) is None and not there.keys() <= written:
             tally.doubt(f"a reader of committed records of {output!r} saw one that is not in the log")
         for row in gone:
             origin = "a transaction that was aborted" if row.place in written else "a record that the broker forgot"
-            tally.break_(f"{_told(row.content)} was seen in {output!r} and is gone: {origin}", _subject(row))
+            told = f"{_told(row.content)} was seen in {output!r} and is gone"
+            tally.break_(f"{told}: {origin}" if has_log else told, _subject(row))
     return tally.finding()
 
 
@@ -170,7 +177,7 @@ def check_order(history: History, promises: Promises) -> Finding:
     """
     tally = Tally("disordered")
     for output, promise in promises.items():
-        if not promise.is_ordered:
+        if not promise.is_ordered or promise.keeping is not Keeping.LOG:  # a table has no order
             continue
         rows = [row for row in history.read_by(Reader.AFTER, output) if row.key is not None]  # no key, no order
         if doubt := history.doubt(Reader.AFTER):
@@ -242,6 +249,8 @@ def check_open_transactions(history: History, promises: Promises) -> Finding:
     """Is every transaction ended, now that the job has recovered?"""
     tally = Tally("open transactions")
     for output, promise in promises.items():
+        if not promise.has_transactions:
+            continue
         standings = [standing for standing in history.of(Standing) if standing.output == output]
         left = [one for one in standings if one.open_transactions or one.last_stable_offset < one.high_watermark]
         if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
@@ -252,6 +261,10 @@ def check_open_transactions(history: History, promises: Promises) -> Finding:
             tally.doubt(f"nobody looked for open transactions in all partitions of {output!r}")
         tally.hold()
         for one in left:
+            if promise.keeping is not Keeping.LOG:
+                told = f"{one.open_transactions} transactions, or stagings of rows, are left behind in {output!r}"
+                tally.break_(told, subject=None)
+                continue
             tally.break_(
                 f"partition {one.partition} of {output!r} has {one.open_transactions} open transactions: readers of"
                 f" committed records stop at {one.last_stable_offset} of {one.high_watermark}",

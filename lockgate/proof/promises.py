@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from lockgate.guarantees import Guarantee
@@ -31,6 +32,19 @@ class Row(NamedTuple):
         return self.key, self.value
 
 
+class Keeping(Enum):
+    """How an output keeps its rows, and so what can be said of the way to its end.
+
+    LOG         a topic: all that was ever written can be read, in its order; rows name their events and epochs
+    ADDED       a table or a directory into which rows are added: one that was seen stays at its place
+    REPLACED    a table with a key: rows give way to others, so only the end can be compared
+    """
+
+    LOG = "log"
+    ADDED = "added"
+    REPLACED = "replaced"
+
+
 @dataclass(frozen=True)
 class Promise:
     """What one output owes."""
@@ -40,6 +54,8 @@ class Promise:
     batch: tuple[Row, ...] | None = None  # the same computed at once over all events, apart from the stream
     is_ordered: bool = False  # nothing gathers events on the way: what comes of a key leaves in the order of its events
     is_placed_by_key: bool = True  # the rows of a key have one partition; not where a column chooses it
+    keeping: Keeping = Keeping.LOG
+    has_transactions: bool = True  # may something be left open or waiting in it? Not among files
 
 
 Promises = Mapping[str, Promise]

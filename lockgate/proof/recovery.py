@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lockgate.proof.findings import Finding, Tally
 from lockgate.proof.history import Fault, History, Read, Reader, Start
-from lockgate.proof.promises import Promises
+from lockgate.proof.promises import Keeping, Promises
 
 
 def check_recovery(history: History, promises: Promises) -> Finding:
@@ -12,13 +14,25 @@ def check_recovery(history: History, promises: Promises) -> Finding:
     tally = Tally("recovery")
     tally.hold()
     seen = _seen(history)
-    is_number_known = all(promise.rows is not None for promise in promises.values())
-    owed = sum(len(promise.rows or ()) for promise in promises.values())
     for fault, seconds in recoveries(history):
-        before = sum(row.at_seconds <= fault.at_seconds for row in seen)
-        if seconds is None and not (is_number_known and before >= owed):
+        before = [row for row in seen if row.at_seconds <= fault.at_seconds]
+        if seconds is None and not _is_all(before, promises):
             tally.doubt(f"no new row was seen after {fault.kind} at {fault.point}, {fault.at_seconds:.1f} s")
     return tally.finding()
+
+
+def _is_all(seen: Sequence[Read], promises: Promises) -> bool:
+    """Had all rows come?"""
+    if any(promise.rows is None for promise in promises.values()):
+        return False
+    # Where rows replace each other more are seen than stay: of those the ones that stay count.
+    replaced = {output: promise for output, promise in promises.items() if promise.keeping is Keeping.REPLACED}
+    for output, promise in replaced.items():
+        contents = {row.content for row in seen if row.output == output}
+        if any(row.content not in contents for row in promise.rows or ()):
+            return False
+    owed = sum(len(promise.rows or ()) for output, promise in promises.items() if output not in replaced)
+    return sum(row.output not in replaced for row in seen) >= owed
 
 
 def recoveries(history: History) -> tuple[tuple[Fault, float | None], ...]:

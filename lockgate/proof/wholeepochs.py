@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lockgate.guarantees import Guarantee
 from lockgate.proof.findings import Finding, Subject, Tally
 from lockgate.proof.history import Committed, History, Read, Reader, Start, Trace
-from lockgate.proof.promises import Promise, Promises
+from lockgate.proof.promises import Keeping, Promise, Promises
 
 
 def check_epochs(history: History, promises: Promises) -> Finding:
@@ -26,7 +26,8 @@ def check_epochs(history: History, promises: Promises) -> Finding:
     tally = Tally("split epochs")
     epochs = _Epochs.of(history)
     for output, promise in promises.items():
-        if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
+        # Rows of tables and files say nothing of their epochs.
+        if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE or promise.keeping is not Keeping.LOG:
             continue
         if doubt := history.doubt(Reader.AFTER) or history.doubt(Reader.ALONG):
             tally.doubt(doubt)

@@ -1,7 +1,7 @@
-"""Readers of a job's topics that ask the job nothing: the client library's own consumer, apart from Spark and ours.
+"""Topics: read by the client library's own consumer, apart from Spark and ours.
 
-    Along     reads committed records in a thread, while faults happen and until it is told that all is over
-    scan      reads from the first record to the end that is there, committed ones or all that was ever written
+    along     reads committed records in a thread, while faults happen and until it is told that all is over
+    after     reads committed records from the first to the end that is there; the log, all that was ever written
     standing  what a partition looks like in the end: a transaction that is open holds its last stable offset back
 
 A topic is told under the label that is the same in all runs.
@@ -16,26 +16,78 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockgate.errors import Failed
-from lockgate.proof.history import Fact, Gap, Position, Read, Reader, ReadToEnd, Standing, Trace
+from lockgate.proof.history import Fact, Gap, Position, Read, Reader, Standing, Trace
+from lockgate.proof.outputs.output import Clock, Output
 
 _TRACE = "lockgate-trace"
 _POLL_MS = 200
 _PAUSE_SECONDS = 0.1
 _SILENCE_SECONDS = 90.0
 
-Clock = Callable[[], float]
-"""Seconds since the trial began."""
-
 Labels = Mapping[str, str]
 """What every topic of the job, read or written, is called in all runs alike."""
 
 
-class Along(threading.Thread):
+class Topics(Output):
+    """The topics of a job's outputs, by their labels; `inputs` are the labels of topics that traces speak of."""
+
+    def __init__(self, servers: str, topics: Mapping[str, str], *, inputs: Labels) -> None:
+        self.labels = tuple(topics)
+        self._servers = servers
+        self._topics = tuple(topics.values())
+        self._names: Labels = {**inputs, **{topic: label for label, topic in topics.items()}}
+        self._along: _Along | None = None
+
+    def start_along(self, clock: Clock) -> None:
+        self._along = _Along(self._servers, self._topics, self._names, clock)
+        self._along.start()
+
+    def finish_along(self) -> list[Fact]:
+        return [] if self._along is None else self._along.finish()
+
+    def after(self, clock: Clock) -> list[Fact]:
+        return self._scan(Reader.AFTER, "read_committed", clock)
+
+    def log(self, clock: Clock) -> list[Fact]:
+        return self._scan(Reader.LOG, "read_uncommitted", clock)
+
+    def standing(self, clock: Clock) -> list[Standing]:
+        marks: dict[str, dict[Any, int]] = {}
+        for isolation in ("read_committed", "read_uncommitted"):
+            consumer, places = _open(self._servers, self._topics, isolation)
+            try:
+                marks[isolation] = consumer.end_offsets(places)
+            finally:
+                consumer.close()
+        stable, high = marks["read_committed"], marks["read_uncommitted"]
+        return [
+            Standing(
+                output=self._names[place.topic],
+                partition=place.partition,
+                open_transactions=int(stable[place] < high[place]),
+                last_stable_offset=stable[place],
+                high_watermark=high[place],
+                at_seconds=clock(),
+            )
+            for place in high
+        ]
+
+    def _scan(self, reader: Reader, isolation: str, clock: Clock) -> list[Fact]:
+        found: list[Fact] = []
+        try:
+            for record in _records(self._servers, self._topics, isolation, lambda: True):
+                found.append(as_read(record, reader, self._names, clock()))
+        except Failed as error:
+            found.append(Gap(reader, error.what, clock()))
+        return found
+
+
+class _Along(threading.Thread):
     """Reads along; its facts are those of the reader ALONG."""
 
     def __init__(self, servers: str, topics: Sequence[str], labels: Labels, clock: Clock) -> None:
         super().__init__(name="lockgate-proof-reader", daemon=True)
-        self.facts: list[Fact] = []
+        self._facts: list[Fact] = []
         self._servers, self._topics, self._labels, self._clock = servers, topics, labels, clock
         self._is_over = threading.Event()
 
@@ -43,52 +95,15 @@ class Along(threading.Thread):
         """Until it is told that all is over; then to the end."""
         try:
             for record in _records(self._servers, self._topics, "read_committed", self._is_over.is_set):
-                self.facts.append(as_read(record, Reader.ALONG, self._labels, self._clock()))
-            self.facts.append(ReadToEnd(Reader.ALONG, self._clock()))
+                self._facts.append(as_read(record, Reader.ALONG, self._labels, self._clock()))
         except Exception as error:  # noqa: BLE001 - a reader that died saw nothing more, and that has to be known
-            self.facts.append(Gap(Reader.ALONG, f"{type(error).__name__}: {error}", self._clock()))
+            self._facts.append(Gap(Reader.ALONG, f"{type(error).__name__}: {error}", self._clock()))
 
     def finish(self) -> list[Fact]:
         """All that it has seen, to the end."""
         self._is_over.set()
         self.join()
-        return self.facts
-
-
-def scan(servers: str, topics: Sequence[str], labels: Labels, reader: Reader, clock: Clock) -> list[Fact]:
-    """Everything from the first record on, as a reader that comes when all is over."""
-    isolation = "read_uncommitted" if reader is Reader.LOG else "read_committed"
-    found: list[Fact] = []
-    try:
-        for record in _records(servers, topics, isolation, lambda: True):
-            found.append(as_read(record, reader, labels, clock()))
-        found.append(ReadToEnd(reader, clock()))
-    except Failed as error:
-        found.append(Gap(reader, error.what, clock()))
-    return found
-
-
-def standing(servers: str, topics: Sequence[str], labels: Labels, clock: Clock) -> list[Standing]:
-    """How every partition stands."""
-    marks: dict[str, dict[Any, int]] = {}
-    for isolation in ("read_committed", "read_uncommitted"):
-        consumer, places = _open(servers, topics, isolation)
-        try:
-            marks[isolation] = consumer.end_offsets(places)
-        finally:
-            consumer.close()
-    stable, high = marks["read_committed"], marks["read_uncommitted"]
-    return [
-        Standing(
-            output=labels[place.topic],
-            partition=place.partition,
-            open_transactions=int(stable[place] < high[place]),
-            last_stable_offset=stable[place],
-            high_watermark=high[place],
-            at_seconds=clock(),
-        )
-        for place in high
-    ]
+        return self._facts
 
 
 def as_read(record: Any, reader: Reader, labels: Labels, at_seconds: float) -> Read:
