@@ -12,11 +12,13 @@ from pathlib import Path
 
 from lockgate.cli.jobfile import load_job
 from lockgate.dataflow.job import Job
+from lockgate.dataflow.table import PostgresTable
 from lockgate.errors import Refused
 from lockgate.planner.plan import Plan, plan
 from lockgate.proof.baseline import through_spark
 from lockgate.proof.determinism import find_reasons
 from lockgate.proof.faults import THREE_BROKERS, Ground, Kind, Strike, fitting, known_points, skipped
+from lockgate.proof.outputs.readers import unread
 from lockgate.proof.proving import PREFIX, Proof, default_home
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.report import Report
@@ -29,6 +31,7 @@ from lockgate.services.alone import alone
 from lockgate.services.smalldisk import why_no_small_disk
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack, default_root
+from lockgate.sinks.postgres import PostgresSink
 
 STRIKES_PER_TRIAL = 6
 
@@ -95,7 +98,9 @@ def prove_file(
         no_tmpfs=why_no_small_disk(),
     )
     tried = through_spark(job) if wish.through_spark else job
-    moved = redirect(tried, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere"))
+    moved = redirect(tried, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere", "postgresql://localhost:1/none"))
+    for name, reason in unread(moved).items():
+        tell(f"output {name!r} is left out: {reason}")
     workload = make_workload(
         moved, Shape(events=wish.events, seed=wish.seed, rows_per_epoch=wish.rows_per_epoch), wish.given
     )
@@ -111,7 +116,7 @@ def prove_file(
         )
         stack = Stack(home / f"services-{ground.brokers}", brokers=ground.brokers, is_proxied=True)
         ends.callback(stack.down, progress=tell)
-        stack.up(postgres=False, progress=tell)
+        stack.up(postgres=_needs_postgres(moved), progress=tell)
         cluster = ends.enter_context(SparkCluster(home / "cluster")) if ground.is_cluster else None
         stage = Stage(
             job=tried,
@@ -133,7 +138,7 @@ def prove_file(
         numbers = [wish.trial] if wish.trial is not None else proof.trial_numbers(wish.kills)
         file = wish.results or home / f"results-{settings.digest}.jsonl"
         verdict = proof.prove(Results(file, settings), numbers)
-    return Proven(Report(verdict, _machine(), command), home)
+    return Proven(Report(verdict, _machine(), command, skipped=skipped(plan(tried), kinds, ground)), home)
 
 
 def _proof(
@@ -199,6 +204,11 @@ def _refuse_unknown(names: Sequence[str] | None, known: Sequence[str], *, option
     wrong = next((name for name in names or () if name not in known), None)
     if wrong is not None:
         raise Refused(f"{wrong!r} is none of: {', '.join(known)}", where=option, fix="name one of these, or several")
+
+
+def _needs_postgres(moved: Redirected) -> bool:
+    sinks, tables = [one.sink for one in moved.results], [one.rows for one in moved.tables]
+    return any(isinstance(one, PostgresSink | PostgresTable) for one in (*sinks, *tables))
 
 
 def _machine() -> dict[str, str]:

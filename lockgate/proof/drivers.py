@@ -23,7 +23,7 @@ import psutil
 
 from lockgate.errors import Failed
 from lockgate.proof.history import Committed, End, Fact, Start, Up
-from lockgate.proof.reading import Clock
+from lockgate.proof.outputs.output import Clock
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.services.ports import HOST
 from lockgate.services.processes import Mark

@@ -24,11 +24,12 @@ from lockgate.planner.plan import Plan
 from lockgate.proof.determinism import Reason
 from lockgate.proof.faults import Strike, deal
 from lockgate.proof.findings import Outcome
+from lockgate.proof.outputs.readers import place_of
 from lockgate.proof.promises import Promise, Row
 from lockgate.proof.redirect import Redirected
 from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
-from lockgate.proof.trial import Run, Stage, topics_of
+from lockgate.proof.trial import Run, Stage
 from lockgate.proof.verdict import Trial, Verdict, judge, unknown
 from lockgate.sinks.kafka import KafkaSink
 
@@ -70,20 +71,24 @@ class Proof:
     def _promises(self) -> dict[str, Promise]:
         graph = self.planned.logical
         # An output without a row in the answer has none to give; without an answer nobody knows.
-        rows: dict[str, tuple[Row, ...] | None] = dict.fromkeys(topics_of(self.moved), None if self.reasons else ())
+        places = {one.name: place_of(one, self.moved.site) for one in self.moved.results}
+        labels = [place.label for place in places.values() if place is not None]
+        rows: dict[str, tuple[Row, ...] | None] = dict.fromkeys(labels, None if self.reasons else ())
         if not self.reasons:
             self.stage.tell("the answer: the job undisturbed")
             rows = {**rows, **Run(self.stage, f"{PREFIX}answer").answer()}
         found = {}
         for one in self.moved.results:
-            if isinstance(one.sink, KafkaSink):
-                label = str(one.sink.topic).removeprefix(f"{self.moved.site.name}-")
+            place = places[one.name]
+            if place is not None:
                 node = next(node for node in graph.nodes if node.name == one.name)
-                found[label] = Promise(
+                found[place.label] = Promise(
                     guarantee=_declared(self.planned, node),
-                    rows=rows[label],
+                    rows=rows[place.label],
                     is_ordered=not one.is_letters and _is_ordered(graph, node),
-                    is_placed_by_key=one.sink.partition is None,
+                    is_placed_by_key=isinstance(one.sink, KafkaSink) and one.sink.partition is None,
+                    keeping=place.keeping,
+                    has_transactions=place.has_transactions,
                 )
         return found
 

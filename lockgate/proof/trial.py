@@ -27,8 +27,8 @@ from lockgate.proof.drivers import Drivers
 from lockgate.proof.faults import NETWORK, Kind, Strike
 from lockgate.proof.feed import Feed
 from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
+from lockgate.proof.outputs.readers import find_readers
 from lockgate.proof.promises import Row
-from lockgate.proof.reading import Along, scan, standing
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.tables import fill_tables
 from lockgate.proof.troubles.armed import Armed
@@ -38,6 +38,7 @@ from lockgate.proof.troubles.scene import Scene
 from lockgate.proof.troubles.trouble import Trouble
 from lockgate.proof.workload import Workload
 from lockgate.services.kafkaproxy import KafkaProxy
+from lockgate.services.postgresproxy import PostgresProxy
 from lockgate.services.processes import Mark
 from lockgate.services.smalldisk import small_disk
 from lockgate.services.spark import SparkCluster
@@ -112,17 +113,26 @@ class Run:
         with ExitStack() as ends:
             if self._has(Kind.FILL_DISK):
                 ends.enter_context(small_disk(self._directory / "site", size_mib=_DISK_MIB))
-            plain = stage.stack.status().kafka.servers or ""
-            proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if self._has(*NETWORK) else None
-            site = self._site(plain if proxy is None else proxy.servers)
+            status = stage.stack.status()
+            plain, dsn = status.kafka.servers or "", status.postgres.dsn if status.postgres.running else None
+            is_cut = self._has(*NETWORK)
+            proxy = ends.enter_context(KafkaProxy(stage.stack.kafka)) if is_cut else None
+            database = ends.enter_context(PostgresProxy(stage.stack.postgres)) if is_cut and dsn else None
+            site = Site(
+                self.name,
+                plain if proxy is None else proxy.servers,
+                self._directory / "site",
+                dsn if database is None else database.dsn,
+                transaction_timeout_ms=_TIMEOUT_MS if self._has(Kind.TIME_OUT) else None,
+            )
             moved = redirect(stage.job, site)
             self._make_topics(plain, moved)
             fill_tables(moved.tables, stage.workload.tables)
             spec = self._write_spec(site)
             inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
-            labels = {**inputs, **{topic: label for label, topic in topics_of(moved).items()}}
-            written = [*topics_of(moved).values()]
-            along = Along(plain, written, labels, self.clock)
+            readers = find_readers(moved, servers=plain, dsn=dsn)
+            readers.clear()
+            ends.callback(readers.clear)
             drivers = Drivers(
                 job_file=stage.job_file,
                 spec=spec,
@@ -154,28 +164,25 @@ class Run:
                 stack=stage.stack,
                 rng=random.Random(f"{self.seed} {self.name}"),
                 marks=self._directory / "marks",
-                topics=written,
+                topics=topics_of(moved),
                 checkpoint=drivers.checkpoint,
                 kafka_proxy=proxy,
+                postgres_proxy=database,
                 cluster=stage.cluster,
             )
-            along.start()
+            readers.start_along(self.clock)
             for trouble in self._troubles(scene):
                 self._disturb(trouble, drivers, feed)
             self._finish(drivers, feed)
             self._note_sent(feed)
             self.facts += drivers.committed()
-            self.facts += along.finish()
-            for reader in (Reader.AFTER, Reader.LOG):
-                self.facts += scan(plain, written, labels, reader, self.clock)
-            self.facts += standing(plain, written, labels, self.clock)
+            self.facts += readers.finish_along(self.clock)
+            self.facts += readers.after(self.clock)
+            self.facts += readers.log(self.clock)
+            self.facts += readers.standing(self.clock)
         return History(tuple(self.facts))
 
     # Its parts
-
-    def _site(self, servers: str) -> Site:
-        timeout_ms = _TIMEOUT_MS if self._has(Kind.TIME_OUT) else None
-        return Site(self.name, servers, self._directory / "site", transaction_timeout_ms=timeout_ms)
 
     def _has(self, *kinds: Kind) -> bool:
         return any(one.kind in kinds for one in self.strikes)
@@ -300,7 +307,7 @@ class Run:
                     make_topic(connection, one.place, partitions=partitions, configs=_KEPT_FOREVER, where=_WHERE)
                 else:
                     Path(one.place).mkdir(parents=True, exist_ok=True)
-            for topic in topics_of(moved).values():
+            for topic in topics_of(moved):
                 make_topic(connection, topic, partitions=_OUT_PARTITIONS, configs=_KEPT_FOREVER, where=_WHERE)
         finally:
             connection.close()
@@ -312,7 +319,6 @@ class Run:
         return spec
 
 
-def topics_of(moved: Redirected) -> dict[str, str]:
-    """The topics of a job's outputs, by the label that they have in every run."""
-    topics = [one.sink.topic for one in moved.results if isinstance(one.sink, KafkaSink) and one.sink.topic]
-    return {topic.removeprefix(f"{moved.site.name}-"): topic for topic in topics}
+def topics_of(moved: Redirected) -> list[str]:
+    """The topics of a job's outputs."""
+    return [one.sink.topic for one in moved.results if isinstance(one.sink, KafkaSink) and one.sink.topic]
