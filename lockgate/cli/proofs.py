@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -186,6 +187,8 @@ def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Setti
         "--brokers": "" if ground.brokers == 1 else str(ground.brokers),
     }
     options |= {name: text for name, text in asked.items() if text}
+    # A trial has fewer faults where fewer were asked for.
+    options |= {"--kills": str(wish.kills)} if wish.kills < STRIKES_PER_TRIAL else {}
     options |= {"--cluster": ""} if ground.is_cluster else {}
     options |= {"--spark-sink": ""} if wish.through_spark else {}
     return Settings(
@@ -195,9 +198,22 @@ def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Setti
         parameters=dict(one.split("=", 1) for one in wish.parameters),
         options=options,
         workload=f"{len(workload.events):,} events a trial, {workload.origin}",
-        job_digest=hashlib.sha256(Path(wish.file).read_bytes()).hexdigest()[:16],
+        job_digest=_digest(Path(wish.file)),
         versions={"lockgate": importlib.metadata.version("lockgate"), "pyspark": pyspark.__version__},
     )
+
+
+def _digest(file: Path) -> str:
+    """Of the job file and of all that was imported from beside it: a proof of other code is another proof."""
+    home = file.resolve().parent
+    loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    beside = {Path(name).resolve() for name in loaded if name}
+    files = sorted({file.resolve(), *(one for one in beside if home in one.parents and one.suffix == ".py")})
+    mixed = hashlib.sha256()
+    for one in files:
+        if "site-packages" not in one.parts and one.is_file():
+            mixed.update(f"{one.relative_to(home)}\n".encode() + hashlib.sha256(one.read_bytes()).digest())
+    return mixed.hexdigest()[:16]
 
 
 def _refuse_unknown(names: Sequence[str] | None, known: Sequence[str], *, option: str) -> None:

@@ -59,6 +59,8 @@ class Proof:
     def prove(self, results: Results, numbers: Sequence[int]) -> Verdict:
         """Run the trials that are outstanding; all of them added up."""
         wanted = results.outstanding([(self.seed, number) for number in numbers])
+        if len(wanted) < len(numbers):
+            self.stage.tell(f"{len(numbers) - len(wanted)} of {len(numbers)} trials were run before: {results.file}")
         if wanted:
             with self._clean():
                 promises = self._promises()

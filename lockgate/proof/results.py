@@ -32,7 +32,7 @@ class Results:
     """
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self._file = file
+        self.file = file
         self._settings = settings
         self._trials: dict[tuple[int, int], Trial] = {}
         content = file.read_bytes() if file.exists() else b""
@@ -66,13 +66,13 @@ class Results:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Refused(
                 f"This is no file of results of a proof: {error!r}.",
-                where=str(self._file),
+                where=str(self.file),
                 fix="name another file, or move this one away",
             ) from None
         if digest != self._settings.digest:
             raise Refused(
                 f"These results are of another proof: {_difference(before, self._settings)}.",
-                where=str(self._file),
+                where=str(self.file),
                 fix="prove with the settings it began with, or begin a new file",
             )
         for trial in trials:
@@ -85,7 +85,7 @@ class Results:
             self._trials[name] = trial
 
     def _append(self, line: str) -> None:
-        with self._file.open("a", encoding="utf-8") as file:
+        with self.file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())

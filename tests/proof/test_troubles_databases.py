@@ -64,7 +64,7 @@ def wait_for(is_there: Callable[[], bool]) -> None:
 
 
 def commit_until_unheard(connection: psycopg.Connection[Any]) -> int:
-    """Commit rows, one each, until a commit is not answered; the id of that row. The first may come before the fault."""
+    """Commit rows, one each, until one is not answered, and its id; the first may come before the fault."""
     for number in range(1_000_000):
         connection.execute("INSERT INTO committed VALUES (%s)", [number])
         try:
