@@ -34,7 +34,7 @@ from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack, default_root
 from lockgate.sinks.postgres import PostgresSink
 
-STRIKES_PER_TRIAL = 6
+STRIKES_PER_TRIAL = 10
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ class Proven:
 def prove_file(
     wish: Wish,
     *,
-    command: str = "",
     tell: Callable[[str], None] = lambda line: None,
     go_on: Callable[[], None] = lambda: None,
     root: Path | None = None,
@@ -81,7 +80,6 @@ def prove_file(
     """Prove the job of a file; Refused where it cannot be proven.
 
     Args:
-        command: that does the same, for the report.
         go_on: asked many times a second; it raises where the proof is to end.
         root: of the local services of this place; the proof has its own beside them.
     """
@@ -139,7 +137,9 @@ def prove_file(
         numbers = [wish.trial] if wish.trial is not None else proof.trial_numbers(wish.kills)
         file = wish.results or home / f"results-{settings.digest}.jsonl"
         verdict = proof.prove(Results(file, settings), numbers)
-    return Proven(Report(verdict, _machine(), command, skipped=skipped(plan(tried), kinds, ground)), home)
+    return Proven(
+        Report(verdict, _machine(), settings.command(wish.seed, wish.kills), skipped(plan(tried), kinds, ground)), home
+    )
 
 
 def _proof(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -77,16 +76,16 @@ def run_prove(arguments: argparse.Namespace) -> int:
         results=None if arguments.results is None else Path(arguments.results),
     )
     with stoppable() as go_on:
-        report = prove_file(wish, command=shlex.join(["lockgate", *sys.argv[1:]]), tell=_tell, go_on=go_on)
-    page = Path(arguments.html or report.home / "proof.html")
+        proven = prove_file(wish, tell=_tell, go_on=go_on)
+    page = Path(arguments.html or proven.home / "proof.html")
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(write_page(report.report), encoding="utf-8")
+    page.write_text(write_page(proven.report), encoding="utf-8")
     print(f"written to {page}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps(report.report.as_json(), indent=2))
+        print(json.dumps(proven.report.as_json(), indent=2))
     else:
-        print(report.report.as_text(shutil.get_terminal_size(fallback=(120, 24)).columns))
-    return 0 if report.verdict.holds else 1
+        print(proven.report.as_text(shutil.get_terminal_size(fallback=(120, 24)).columns))
+    return 0 if proven.verdict.holds else 1
 
 
 def _names(given: str | None) -> tuple[str, ...] | None:

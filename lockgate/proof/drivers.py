@@ -131,7 +131,8 @@ class Drivers:
         command += [] if self.master is None else ["--master", self.master]
         if self.checkpoint is not None:
             command += ["--checkpoint", str(self.checkpoint)]
-        java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={temporary}"'.strip()
+        # A JVM that is killed after seconds gains nothing from code that was compiled well.
+        java = f'-XX:TieredStopAtLevel=1 {os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={temporary}"'
         out = self.directory / f"driver-{number}.jsonl"
         with out.open("wb") as told, words.open("wb") as said:
             process = subprocess.Popen(

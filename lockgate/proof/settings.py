@@ -49,7 +49,15 @@ class Settings:
 
     def replay(self, seed: int, number: int) -> str:
         """The command that runs one trial again."""
+        return shlex.join([*self._words, "--seed", str(seed), "--trial", str(number)])
+
+    def command(self, seed: int, kills: int) -> str:
+        """The command that runs all of them."""
+        asked = [] if "--kills" in self.options else ["--kills", str(kills)]
+        return shlex.join([*self._words, *asked, "--seed", str(seed)])
+
+    @property
+    def _words(self) -> list[str]:
         words = ["lockgate", "prove", self.file]
         words += [word for name, value in self.parameters.items() for word in ("-p", f"{name}={value}")]
-        words += [word for name, value in self.options.items() for word in (name, value) if word]
-        return shlex.join([*words, "--seed", str(seed), "--trial", str(number)])
+        return words + [word for name, value in self.options.items() for word in (name, value) if word]
