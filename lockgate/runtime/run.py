@@ -72,6 +72,8 @@ _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
 _OTHER_SOURCES = "sources in the checkpoint offsets"
+_NO_STATE = "CANNOT_LOAD_STATE_STORE"
+_DAMAGES = ("EOFException", "Stream is corrupted", "ChecksumException", "ZipException", "NullPointerException")
 # What Spark says where a query has other operators with state than its checkpoint.
 _OTHER_STEPS = (
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
@@ -183,6 +185,8 @@ class Run:
             return self._has_begun_anew(self._forgetting)
         errors = self._writer.first_error
         if self._query.exception() is None or not errors or self._is_stopping.is_set():
+            return False
+        if _is_damage(str(errors[0])):
             return False
         is_passing, is_ours = isinstance(errors[0], EpochFailed), isinstance(errors[0], LockgateError)
         # Tasks have only so many attempts, and one that has several events to die of may need more.
@@ -522,6 +526,13 @@ def _real_time_writer(compiled: Compiled, sink: Any, checkpoint: str, epoch: tim
 def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateError:
     """The failure of a query as the author can use it: a row with its place, or Spark's first line and the log."""
     for one in (*cause, error):
+        if _is_damage(str(one)):
+            return Failed(
+                f"a file of the state in the checkpoint cannot be read: {first_cause(str(one))}",
+                where=f"checkpoint {run.checkpoint}, state; which file: {run.log_file}",
+                fix="put it back from a copy of the checkpoint, and look after its disk; nothing was delivered from it."
+                " Without a copy, begin again with everything: lockgate run --new-life",
+            )
         told = one if isinstance(one, LockgateError) else find_error(str(one))
         if told is not None:
             return told
@@ -547,6 +558,11 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
         where=f"checkpoint {run.checkpoint}",
         fix=f"see {run.log_file}; when the cause is mended, run the job again: it goes on where it stopped",
     )
+
+
+def _is_damage(message: str) -> bool:
+    """Did Spark find a file of the state that is not as it was written? To try again would find the same."""
+    return _NO_STATE in message and any(mark in message for mark in _DAMAGES)
 
 
 def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,18 +57,51 @@ def test_what_cannot_be_proven_is_refused_before_anything_runs(
     assert not (job_file.parent / ".lockgate" / "prove").exists()
 
 
-@pytest.mark.prove
-def test_a_proof_of_a_job_that_keeps_its_promise_holds(job_file: Path) -> None:
-    words = ["--kills", "4", "--events", "600", "--faults", "kill driver,kill worker", "--json"]
+def prove(job_file: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    """The status, the facts, and what was said meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", "prove", str(job_file), *words],
+        [sys.executable, "-m", "lockgate.cli.main", "prove", str(job_file), *words, "--json"],
         cwd=job_file.parent,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert (facts["verdict"], facts["lost"], facts["duplicated"], facts["kills"]) == ("holds", 0, 0, 4)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.system
+def test_a_proof_holds_and_goes_on_where_it_was_broken_off(job_file: Path) -> None:
+    words = ("--events", "300", "--faults", "kill driver,kill worker", "--points", "MARKER,HALF")
+    status, facts, said = prove(job_file, "--kills", "2", *words)
+    assert status == 0, said
+    assert (facts["verdict"], facts["lost"], facts["duplicated"], facts["kills"]) == ("holds", 0, 0, 2)
     assert (job_file.parent / ".lockgate" / "prove" / "large" / "proof.html").exists()
+    status, again, said = prove(job_file, "--kills", "2", *words)
+    assert status == 0
+    assert "1 of 1 trials were run before" in said
+    assert again["kills"] == 2
+
+
+@pytest.mark.prove
+def test_the_same_job_through_sparks_own_sink_is_broken_and_the_duplicates_are_told(job_file: Path) -> None:
+    words = ("--kills", "2", "--events", "300", "--faults", "kill driver", "--points", "SENT", "--spark-sink")
+    status, facts, said = prove(job_file, *words)
+    assert status == 1, said
+    assert facts["verdict"] == "broken"
+    assert facts["duplicated"] > 0
+    assert facts["lost"] == 0
+    assert "--spark-sink" in json.dumps(facts["counterexample"])
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("guarantee", "never"), [("AT_MOST_ONCE", "duplicated"), ("AT_LEAST_ONCE", "lost"), ("EXACTLY_ONCE", "lost")]
+)
+def test_less_than_exactly_once_keeps_what_it_promises(job_file: Path, guarantee: str, never: str) -> None:
+    words = ("--kills", "4", "--events", "600", "--faults", "kill driver,kill job,kill worker")
+    status, facts, said = prove(job_file, "-p", f"guarantee={guarantee}", *words)
+    assert status == 0, said
+    assert (facts["verdict"], facts[never]) == ("holds", 0)

@@ -388,6 +388,24 @@ def test_steps_that_have_changed_places_are_refused_before_one_reads_the_state_o
     assert [(row["one_total"], row["two_total"]) for row in sink.rows] == [(3, 3), (5, 5), (7, 7)]
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
+def test_a_damaged_file_of_the_state_is_told_at_once_and_nothing_is_lost(tmp_path: Path, damage: Any) -> None:
+    def rows(count: int) -> Stream:
+        return read(make_events(count)).key_by("k").parallel(1).rolling(total="sum(v)")
+
+    work(rows(6), tmp_path)
+    whole = {file: file.read_bytes() for file in (tmp_path / "cp" / "state" / "0" / "0").glob("1.*")}  # log, snapshot
+    for file, data in whole.items():
+        file.write_bytes(damage(data))
+    with pytest.raises(Failed, match="a file of the state in the checkpoint cannot be read") as told:
+        work(rows(9), tmp_path)
+    assert "from a copy" in told.value.fix
+    for file, data in whole.items():
+        file.write_bytes(data)
+    _, sink = work(rows(9), tmp_path)
+    assert sorted(row.total for row in sink.rows) == [0 + 3 + 6, 1 + 4 + 7, 2 + 5 + 8]
+
+
 def test_native_windows_that_have_changed_or_changed_places_are_refused_before_anything_runs(tmp_path: Path) -> None:
     def job(*sizes: str, total: str = "sum(v)", key: str = "k", count: int = 9) -> None:
         timed = read(make_events(count)).event_time("at", lateness="1 second")
