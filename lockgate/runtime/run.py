@@ -72,6 +72,7 @@ GUILTY_MAX = 10
 _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
+_TICK_MS = 2
 _OTHER_SOURCES = "sources in the checkpoint offsets"
 # What Spark says where a query has other operators with state than its checkpoint.
 _OTHER_STEPS = (
@@ -266,6 +267,8 @@ class Run:
             )
             if not self._has_let_back() and is_still:
                 return
+            if self.goes_by_clock:
+                stepper.now_ms += _TICK_MS  # such a step looks at the watermark when the clock has moved
 
     def _is_alive(self) -> bool:
         return bool(self._query.isActive)
