@@ -1,6 +1,6 @@
-"""For tests of users' own: the laws that a sink has to keep.
+"""For tests of users' own: a harness that feeds a job and moves its time, and the laws that a sink has to keep.
 
-A name is loaded when it is first used.
+A name is loaded when it is first used: who checks a sink does not load what runs jobs.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockgate.testing.contract import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
+    from lockgate.testing.harness import Harness
 
 _HOMES = {
     "CLAIM": "lockgate.testing.contract",
     "FIRST": "lockgate.testing.contract",
+    "Harness": "lockgate.testing.harness",
     "ResourceContract": "lockgate.testing.contract",
     "Row": "lockgate.testing.contract",
     "SECOND": "lockgate.testing.contract",
     "opening": "lockgate.testing.contract",
 }
 
-__all__ = ["CLAIM", "FIRST", "SECOND", "ResourceContract", "Row", "opening"]
+__all__ = ["CLAIM", "FIRST", "SECOND", "Harness", "ResourceContract", "Row", "opening"]
 
 
 def __getattr__(name: str) -> Any:
