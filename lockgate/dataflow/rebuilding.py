@@ -15,7 +15,7 @@ from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Step, Write
 from lockgate.dataflow.stream import Output
-from lockgate.guarantees import Guarantee
+from lockgate.guarantees import Guarantee, Mode
 
 StepT = TypeVar("StepT", bound=Step)
 
@@ -42,6 +42,7 @@ def rebuild(
     exchange: Callable[[Step], Step],
     letters: Callable[[Sink], Sink],
     guarantee: Guarantee | None = None,
+    mode: Mode | None = None,
     keeps_tracking: bool = True,
 ) -> Job:
     """The job under another name, with other steps in place of some of its own.
@@ -50,6 +51,7 @@ def rebuild(
         exchange: gives what stands in the place of a step, which may be the step itself; its inputs are looked after.
         letters: gives the sink of dead letters.
         guarantee: the job's, where it is another one.
+        mode: the job's, where it is another one.
         keeps_tracking: does it track events as the author says, and not by checkpoint alone?
     """
     made: dict[int, Step] = {}
@@ -73,7 +75,7 @@ def rebuild(
         *outputs,
         guarantee=job.guarantee if guarantee is None else guarantee,
         epoch=job.epoch,
-        mode=job.mode,
+        mode=job.mode if mode is None else mode,
         tracking=job.tracking if keeps_tracking else None,
         dead_letters=None if told is None else DeadLetters(letters(told.sink), told.stop_after),
     )

@@ -90,6 +90,12 @@ class Checkpoint:
         told += [self._told(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
         return Past(planned=max(planned, default=-1), watermark_ms=max(told, default=0))
 
+    def is_still(self, epoch: int, now_ms: int) -> bool:
+        """Has an epoch run at this time of the clock, and left the watermark where it found it?"""
+        found = self._told(f"offsets/{epoch}", "batchWatermarkMs")
+        is_now = self._told(f"offsets/{epoch}", "batchTimestampMs") == now_ms
+        return is_now and self._told(f"commits/{epoch}", "nextBatchWatermarkMs") == found
+
     def _told(self, name: str, what: str) -> int:
         """A number in the second line of a file of Spark's logs; 0 where it says nothing."""
         try:

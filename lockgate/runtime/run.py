@@ -55,6 +55,7 @@ from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, is_local, open_session
+from lockgate.spark.stepping import Stepper, start_stepped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +72,7 @@ GUILTY_MAX = 10
 _POLL_SECONDS = 0.2
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
+_TICK_MS = 2
 _OTHER_SOURCES = "sources in the checkpoint offsets"
 _NO_STATE = "CANNOT_LOAD_STATE_STORE"
 _DAMAGES = ("EOFException", "Stream is corrupted", "ChecksumException", "ZipException", "NullPointerException")
@@ -104,6 +106,10 @@ class Run:
     _heartbeat: Heartbeat | None = None
     _times: Times = field(default_factory=Times)
     _newest: Progress | None = None  # what nobody was told yet
+    _stepper: Stepper | None = None  # who says, in a test, what time it is and when an epoch may begin
+    _settled: int | None = None  # the newest epoch when it settled; None before the first step of a query
+    pulse: Path | None = None  # where it is said that event time goes on without events; None where it never does
+    goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
 
     @property
     def is_running(self) -> bool:
@@ -133,6 +139,8 @@ class Run:
 
     def _look(self) -> None:
         """Take what the query has reported since the last look."""
+        if self._stepper is not None:
+            return  # where no time passes, reports have rates that PySpark cannot read
         letters = self._writer.letters
         for report in self._reports(self._watcher):
             before = self._watcher.events_total
@@ -243,6 +251,46 @@ class Run:
                 error, self._writer.first_error = failed, [failed]
         return False
 
+    def settle(self) -> None:
+        """Of a run with a stepper: let epochs run until another one would change nothing. Raises what failed."""
+        stepper, checkpoint = self._stepper, Checkpoint(root=self.checkpoint)
+        assert stepper is not None
+        while True:
+            before = self._settled
+            is_alive = stepper.wait(self._is_alive) if before is None else stepper.step(self._is_alive)
+            if not is_alive:
+                if not self._has_restarted():
+                    self._finish()
+                    return
+                self._settled = None
+                continue
+            self._settled = max(checkpoint.epochs("commits"), default=-1)
+            # Where a step goes by the clock, Spark runs epochs for ever.
+            is_still = self._settled == before or (
+                self.goes_by_clock and checkpoint.is_still(self._settled, stepper.now_ms)
+            )
+            if not self._has_let_back() and is_still:
+                return
+            if self.goes_by_clock:
+                stepper.now_ms += _TICK_MS  # such a step looks at the watermark when the clock has moved
+
+    def _is_alive(self) -> bool:
+        return bool(self._query.isActive)
+
+    def _has_let_back(self) -> bool:
+        """Let events come again that wait for another attempt: in a test nobody waits for the clock."""
+        acker = self._acker
+        if acker is None:
+            return False
+        acker.release(float("inf"))
+        acker.clean()
+        return acker.take_released() > 0
+
+    def read_tables_again(self) -> None:
+        """Read the tables of the job now, and not when they are due: the next epoch sees them."""
+        if self._writer.tables is not None:
+            self._writer.tables.read_again()
+
     def stop(self) -> None:
         """End the run; the epoch in hand is given up and repeated by the next run."""
         self._is_stopping.set()
@@ -255,7 +303,10 @@ class Run:
 
     def _stop_query(self) -> None:
         self._writer.commits.stop()
-        self._query.stop()
+        if self._stepper is None:
+            self._query.stop()
+        else:
+            self._stepper.stop(self._query)
 
     def _finish(self) -> None:
         if self._heartbeat is not None:
@@ -293,13 +344,15 @@ def run(
     new_life: bool = False,
     log_file: Path | None = None,
     wait: bool = True,
+    stepper: Stepper | None = None,
 ) -> Run:
     """Run a job. With `until_caught_up` it returns when all that was there is processed (unless `wait=False`).
 
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
     an at-most-once job, which begins with what comes next. `new_life` begins again under an old name: the checkpoint
     that is there is put aside, and what is out already will come out again. Raises BadJob or OverClaim before anything
-    runs, and Failed for what happens while running.
+    runs, and Failed for what happens while running. With a `stepper`, in tests, time stands still and no epoch begins
+    unless it says so, nothing that goes by the clock happens by itself, and `settle` is what waits.
     """
     planned = plan(job)
     refusal = planned.refusal()
@@ -328,6 +381,7 @@ def run(
             log_file=log_file.resolve(),
             are_tasks_retried=is_tracked,
             is_real_time=job.mode is Mode.REAL_TIME,
+            has_few_rows=stepper is not None,
         )
     )
     past = Checkpoint(root=str(checkpoint or default_checkpoint(job.name)), spark=spark) if is_tracked else None
@@ -387,7 +441,7 @@ def run(
             writer.past = Checkpoint(root=place, spark=spark).past()
             if letters is not None and letters.acker is not None:
                 letters.acker.begin(writer.past.planned, is_endless=not until_caught_up)
-            return _start(planned, compiled, place, until_caught_up, writer)
+            return _start(planned, compiled, place, until_caught_up, writer, stepper)
 
         def begin_anew() -> StreamingQuery:
             assert forgetting is not None
@@ -412,7 +466,12 @@ def run(
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
         _dropped=lambda: compiled.dropped.value,
         _crashes=crashes,
+        _stepper=stepper,
+        pulse=compiled.pulse,
+        goes_by_clock=compiled.runs_without_rows,
     )
+    if stepper is not None:
+        return started
     if compiled.pulse is not None and idle is not None and not until_caught_up:
         started._heartbeat = Heartbeat(
             started._reports,
@@ -490,7 +549,12 @@ def _longest_idle(planned: Plan) -> timedelta | None:
 
 
 def _start(
-    planned: Plan, compiled: Compiled, checkpoint: str, until_caught_up: bool, epochs: EpochWriter
+    planned: Plan,
+    compiled: Compiled,
+    checkpoint: str,
+    until_caught_up: bool,
+    epochs: EpochWriter,
+    stepper: Stepper | None,
 ) -> StreamingQuery:
     from pyspark.errors import PySparkException
 
@@ -506,6 +570,8 @@ def _start(
         else:
             writer = writer.trigger(processingTime=as_spark_text(planned.physical.epoch))
     try:
+        if stepper is not None:
+            return start_stepped(compiled.frame, writer, name=job.name, checkpoint=checkpoint, stepper=stepper)
         return writer.start()
     except PySparkException as error:
         raise BadJob(

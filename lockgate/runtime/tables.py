@@ -51,6 +51,10 @@ class Refresher:
         self._thread = threading.Thread(target=self._work, name=f"lockgate-table-{name}", daemon=True)
         self._thread.start()
 
+    def read_again(self) -> None:
+        """Read it now, though it is not due."""
+        self.newest = self._read()
+
     def stop(self) -> None:
         """Read no more."""
         self._is_over.set()
@@ -128,6 +132,11 @@ class Tables:
             self._expire(name)
         chosen = {name: snapshot.digest for name, snapshot in self._seen.items()}
         self._spark.sparkContext.setLocalProperty(SNAPSHOTS, json.dumps(chosen))
+
+    def read_again(self) -> None:
+        """Read every table now, though it is not due."""
+        for refresher in self._refreshers.values():
+            refresher.read_again()
 
     def close(self) -> None:
         """Read no more, and let no worker in."""

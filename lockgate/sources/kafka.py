@@ -104,8 +104,6 @@ class KafkaSource(Source):
             )
 
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from pyspark.sql import functions as F
-
         reader = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.servers)
@@ -121,7 +119,12 @@ class KafkaSource(Source):
             **{f"kafka.{name.removeprefix('kafka.')}": text for name, text in self.client.items()},
         }.items():
             reader = reader.option(name, text)
-        records = reader.load()
+        return self.rows_of(reader.load(), reading)
+
+    def rows_of(self, records: DataFrame, reading: Reading) -> DataFrame:
+        """The rows that records are, with the columns of records as Spark's connector gives them."""
+        from pyspark.sql import functions as F
+
         frame = records.select(
             F.col("value").alias("__raw"),
             F.col("offset").alias("__at"),

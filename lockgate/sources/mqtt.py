@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HIDDEN = ("_topic", "_timestamp", "_retained", POSITION)
+MESSAGE = "number BIGINT, topic STRING, payload BINARY, at_ms BIGINT, is_retained BOOLEAN"
+"""A message as it comes from the broker."""
+
 _NEXT = "next"  # an offset is the number of the message behind it
 
 
@@ -109,9 +112,12 @@ class MqttSource(Source):
         probe(self._link(reading))
 
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        return self.rows_of(_read_messages(spark, self._link(reading), per_epoch=reading.rows_per_epoch), reading)
+
+    def rows_of(self, messages: DataFrame, reading: Reading) -> DataFrame:
+        """The rows that messages are, with the columns of MESSAGE."""
         from pyspark.sql import functions as F
 
-        messages = _read_messages(spark, self._link(reading), per_epoch=reading.rows_per_epoch)
         columns = parse_ddl(self.value, reading.where)
         frame = messages.select(
             F.col("payload").alias("__raw"),
@@ -246,7 +252,7 @@ def _read_messages(spark: SparkSession, link: Link, *, per_epoch: int) -> DataFr
             return format
 
         def schema(self) -> str:
-            return "number BIGINT, topic STRING, payload BINARY, at_ms BIGINT, is_retained BOOLEAN"
+            return MESSAGE
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
             return Reader()

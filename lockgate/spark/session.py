@@ -61,6 +61,9 @@ QUERY_SETTINGS = {
 # Real-time mode insists on these; rows that leave at once are not sorted first.
 REAL_TIME_SETTINGS = {"spark.sql.execution.sortBeforeRepartition": "false"}
 
+# Rows of a test are few: compiling what evaluates them takes longer than evaluating them.
+FEW_ROWS_SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 # A job that must not repeat a row has a driver that tries nothing twice: no task, and no stage whose input was lost.
 _NO_RETRIES = {
     "spark.task.maxFailures": "1",
@@ -96,6 +99,7 @@ class SessionPlan:
     log_file: Path
     are_tasks_retried: bool = True
     is_real_time: bool = False
+    has_few_rows: bool = False
 
 
 def open_session(wanted: SessionPlan) -> SparkSession:
@@ -112,7 +116,8 @@ def open_session(wanted: SessionPlan) -> SparkSession:
         logging.getLogger(name).disabled = True  # what went wrong is told once, by us
     logging.getLogger("py4j").addHandler(logging.NullHandler())  # an epoch that ends in an error is told by us, too
     session = SparkSession(context).newSession()
-    for name, value in {**QUERY_SETTINGS, **(REAL_TIME_SETTINGS if wanted.is_real_time else {})}.items():
+    more = REAL_TIME_SETTINGS if wanted.is_real_time else FEW_ROWS_SETTINGS if wanted.has_few_rows else {}
+    for name, value in {**QUERY_SETTINGS, **more}.items():
         session.conf.set(name, value)
     return session
 

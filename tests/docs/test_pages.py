@@ -91,7 +91,19 @@ def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_pla
     assert told == list(parse_ddl(LETTER, "page").names)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md"])
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_the_test_of_the_page_about_tests_passes() -> None:
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "TESTING.md").read_text(), re.DOTALL):
+        exec(compile(block, "TESTING.md", "exec"), names)  # noqa: S102 - the page is ours
+    tests = [one for name, one in names.items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test()
+
+
+@pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md", "TESTING.md"])
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
     assert targets

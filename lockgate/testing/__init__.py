@@ -1,0 +1,38 @@
+"""For tests of users' own: a harness that feeds a job and moves its time, and the laws that a sink has to keep.
+
+A name is loaded when it is first used: who checks a sink does not load what runs jobs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockgate.testing.contract import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
+    from lockgate.testing.harness import Harness
+
+_HOMES = {
+    "CLAIM": "lockgate.testing.contract",
+    "FIRST": "lockgate.testing.contract",
+    "Harness": "lockgate.testing.harness",
+    "ResourceContract": "lockgate.testing.contract",
+    "Row": "lockgate.testing.contract",
+    "SECOND": "lockgate.testing.contract",
+    "opening": "lockgate.testing.contract",
+}
+
+__all__ = ["CLAIM", "FIRST", "SECOND", "Harness", "ResourceContract", "Row", "opening"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lockgate.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
