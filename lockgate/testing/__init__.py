@@ -1,4 +1,4 @@
-"""For tests of users' own: a harness that feeds a job and moves its time, and the laws that a sink has to keep.
+"""For tests of users' own: a harness that feeds a job, a proof that kills it, and the laws that a sink has to keep.
 
 A name is loaded when it is first used: who checks a sink does not load what runs jobs.
 """
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lockgate.testing.contract import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
     from lockgate.testing.harness import Harness
+    from lockgate.testing.proving import NotProven, prove
 
 _HOMES = {
     "CLAIM": "lockgate.testing.contract",
     "FIRST": "lockgate.testing.contract",
     "Harness": "lockgate.testing.harness",
+    "NotProven": "lockgate.testing.proving",
     "ResourceContract": "lockgate.testing.contract",
     "Row": "lockgate.testing.contract",
     "SECOND": "lockgate.testing.contract",
     "opening": "lockgate.testing.contract",
+    "prove": "lockgate.testing.proving",
 }
 
-__all__ = ["CLAIM", "FIRST", "SECOND", "Harness", "ResourceContract", "Row", "opening"]
+__all__ = ["CLAIM", "FIRST", "SECOND", "Harness", "NotProven", "ResourceContract", "Row", "opening", "prove"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,82 @@
+"""Prove a job in your own tests: processes, brokers and disks die, and what readers saw is held against the promise.
+
+    from lockgate.testing import prove
+
+    def test_payments_keep_their_promise(tmp_path):
+        prove("jobs/payments.py", kills=12, root=tmp_path)
+
+With pytest the fixture `lockgate_prove` does the same in one line, in a directory of its own:
+
+    def test_payments_keep_their_promise(lockgate_prove):
+        lockgate_prove("jobs/payments.py", kills=12)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lockgate.cli.proofs import Wish, prove_file
+from lockgate.proof.page import write_page
+from lockgate.proof.verdict import Verdict
+
+
+class NotProven(AssertionError):
+    """The promise is broken, or nobody knows; it says what was found, and how to see it again."""
+
+
+def prove(
+    file: str | Path,
+    *,
+    root: Path,
+    kills: int = 12,
+    parameters: Mapping[str, str] | None = None,
+    faults: Sequence[str] | None = None,
+    points: Sequence[str] | None = None,
+    events: int = 2000,
+    rows_per_epoch: int = 50,
+    seed: int = 1,
+    given: Mapping[str, Path] | None = None,
+    brokers: int | None = None,
+    cluster: bool = False,
+) -> Verdict:
+    """Prove the job of a file, as `lockgate prove` does; what it has shown, where the promise holds.
+
+    Args:
+        root: a directory for services, trials and the page; what an earlier proof left there is added up.
+        parameters: of the job file.
+        faults, points: only these; None is all that fit the job.
+        given: files of events by the names of streams, one JSON a line; other streams get made ones.
+
+    Raises:
+        NotProven: it does not hold.
+        Refused: the job cannot be proven, and why.
+    """
+    wish = Wish(
+        file=str(file),
+        parameters=tuple(f"{name}={value}" for name, value in (parameters or {}).items()),
+        kills=kills,
+        faults=faults,
+        points=points,
+        events=events,
+        rows_per_epoch=rows_per_epoch,
+        seed=seed,
+        given=dict(given or {}),
+        brokers=brokers,
+        is_cluster=cluster,
+    )
+    proven = prove_file(wish, tell=_tell, root=root / "services")
+    page = proven.home / "proof.html"
+    page.write_text(write_page(proven.report), encoding="utf-8")
+    if not proven.verdict.holds:
+        raise NotProven(f"{proven.report.as_text(100)}\n\nthe page: {page}")
+    return proven.verdict
+
+
+Prove = Callable[..., Verdict]
+"""What the fixture gives: `prove` with its `root`."""
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
