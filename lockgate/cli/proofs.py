@@ -6,10 +6,12 @@ import hashlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from lockgate.cli.jobfile import load_job
 from lockgate.dataflow.job import Job
@@ -20,7 +22,7 @@ from lockgate.proof.baseline import through_spark
 from lockgate.proof.determinism import find_reasons
 from lockgate.proof.faults import THREE_BROKERS, Ground, Kind, Strike, fitting, known_points, skipped
 from lockgate.proof.outputs.readers import unread
-from lockgate.proof.proving import PREFIX, Proof, default_home
+from lockgate.proof.proving import PREFIX, Proof, default_home, trial_numbers
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.report import Report
 from lockgate.proof.results import Results
@@ -35,6 +37,8 @@ from lockgate.services.stack import Stack, default_root
 from lockgate.sinks.postgres import PostgresSink
 
 STRIKES_PER_TRIAL = 10
+_LANES_MAX = 4
+_LANE_BYTES = 3 << 30  # a broker, a JVM, Python workers, and a second driver now and then
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Wish:
     kills: int = 12
     faults: Sequence[str] | None = None  # by name; None: all that fit
     points: Sequence[str] | None = None
-    events: int = 2000
+    events: int = 1000
     rows_per_epoch: int = 50
     seed: int = 1
     trial: int | None = None  # this one alone
@@ -105,6 +109,7 @@ def prove_file(
     )
     strikes = _strikes(wish, plan(tried), kinds, ground)
     settings = _settings(wish, job, workload, ground)
+    strikes_per_trial = min(STRIKES_PER_TRIAL, wish.kills)
     with ExitStack() as ends:
         ends.enter_context(
             alone(
@@ -113,48 +118,61 @@ def prove_file(
                 fix="wait for it, or set LOCKGATE_HOME to another place",
             )
         )
-        stack = Stack(home / f"services-{ground.brokers}", brokers=ground.brokers, is_proxied=True)
-        ends.callback(stack.down, progress=tell)
-        stack.up(postgres=_needs_postgres(moved), progress=tell)
-        cluster = ends.enter_context(SparkCluster(home / "cluster")) if ground.is_cluster else None
-        stage = Stage(
-            job=tried,
-            source={
-                "file": str(Path(wish.file).resolve()),
-                "parameters": list(wish.parameters),
-                "through_spark": wish.through_spark,
-            },
-            job_file=Path(__file__).with_name("proven.py"),
-            workload=workload,
-            rows_per_epoch=wish.rows_per_epoch,
-            stack=stack,
-            cluster=cluster,
-            home=home,
-            tell=tell,
-            go_on=go_on,
+        numbers = [wish.trial] if wish.trial is not None else trial_numbers(wish.kills, strikes_per_trial)
+        results = Results(wish.results or home / f"results-{settings.digest}.jsonl", settings)
+        wanted = results.outstanding([(wish.seed, number) for number in numbers])
+        stages = [
+            Stage(
+                job=tried,
+                source={
+                    "file": str(Path(wish.file).resolve()),
+                    "parameters": list(wish.parameters),
+                    "through_spark": wish.through_spark,
+                },
+                job_file=Path(__file__).with_name("proven.py"),
+                workload=workload,
+                rows_per_epoch=wish.rows_per_epoch,
+                stack=ends.enter_context(_services(home / f"lane-{lane}", ground, moved, tell)),
+                cluster=ends.enter_context(SparkCluster(home / "cluster")) if ground.is_cluster else None,
+                home=home / f"lane-{lane}",
+                tell=tell,
+                go_on=go_on,
+            )
+            for lane in range(_lanes(ground, len(wanted)))
+        ]
+        proof = Proof(
+            stages=stages,
+            planned=planned,
+            moved=moved,
+            settings=settings,
+            strikes=strikes,
+            reasons=find_reasons(planned, unsure_count=workload.unsure_count),
+            seed=wish.seed,
+            strikes_per_trial=strikes_per_trial,
         )
-        proof = _proof(wish, stage, planned, moved, settings, strikes)
-        numbers = [wish.trial] if wish.trial is not None else proof.trial_numbers(wish.kills)
-        file = wish.results or home / f"results-{settings.digest}.jsonl"
-        verdict = proof.prove(Results(file, settings), numbers)
+        verdict = proof.prove(results, numbers)
     return Proven(
         Report(verdict, _machine(), settings.command(wish.seed, wish.kills), skipped(plan(tried), kinds, ground)), home
     )
 
 
-def _proof(
-    wish: Wish, stage: Stage, planned: Plan, moved: Redirected, settings: Settings, strikes: Sequence[Strike]
-) -> Proof:
-    return Proof(
-        stage=stage,
-        planned=planned,
-        moved=moved,
-        settings=settings,
-        strikes=strikes,
-        reasons=find_reasons(planned, unsure_count=stage.workload.unsure_count),
-        seed=wish.seed,
-        strikes_per_trial=min(STRIKES_PER_TRIAL, wish.kills),
-    )
+@contextmanager
+def _services(home: Path, ground: Ground, moved: Redirected, tell: Callable[[str], None]) -> Iterator[Stack]:
+    """The services of one lane, as long as they are needed."""
+    stack = Stack(home / f"services-{ground.brokers}", brokers=ground.brokers, is_proxied=True)
+    try:
+        stack.up(postgres=_needs_postgres(moved), progress=tell)
+        yield stack
+    finally:
+        stack.down(progress=tell)
+
+
+def _lanes(ground: Ground, trials: int) -> int:
+    """How many trials run side by side: one for each core, as far as memory and what they stand on allow."""
+    if ground.is_cluster or ground.brokers > 1:
+        return 1
+    fitting_in_memory = int(psutil.virtual_memory().available // _LANE_BYTES)
+    return max(1, min(trials, psutil.cpu_count() or 1, fitting_in_memory, _LANES_MAX))
 
 
 def _kinds(wish: Wish) -> list[Kind]:
@@ -228,7 +246,6 @@ def _needs_postgres(moved: Redirected) -> bool:
 
 
 def _machine() -> dict[str, str]:
-    import psutil
     import pyspark
 
     return {

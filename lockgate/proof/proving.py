@@ -4,16 +4,22 @@
 2. an undisturbed run gives the answer; where the job has none, nothing can be proven by comparing rows
 3. every trial has topics, a checkpoint and a name of its own, and the same events
 4. what was seen is judged, and kept: a proof can be broken off and gone on with
+
+A driver that starts keeps one core busy and no more, so trials run in lanes, side by side and knowing nothing of each
+other: each has brokers and a directory of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event, Lock
 
 from lockgate.dataflow.steps import Join, Keyed, Merge, Write
 from lockgate.errors import Failed, LockgateError, Refused
@@ -43,7 +49,7 @@ _WHERE = "the proof's topics"
 class Proof:
     """What is proven."""
 
-    stage: Stage
+    stages: Sequence[Stage]  # lanes that run trials side by side; each has services of its own
     planned: Plan
     moved: Redirected  # to any site: what its outputs are called there
     settings: Settings
@@ -52,33 +58,64 @@ class Proof:
     seed: int
     strikes_per_trial: int
 
-    def trial_numbers(self, kills: int) -> range:
-        """The trials that have so many faults together."""
-        return range(-(-kills // self.strikes_per_trial))
-
     def prove(self, results: Results, numbers: Sequence[int]) -> Verdict:
         """Run the trials that are outstanding; all of them added up."""
         wanted = results.outstanding([(self.seed, number) for number in numbers])
         if len(wanted) < len(numbers):
-            self.stage.tell(f"{len(numbers) - len(wanted)} of {len(numbers)} trials were run before: {results.file}")
+            self._tell(f"{len(numbers) - len(wanted)} of {len(numbers)} trials were run before: {results.file}")
         if wanted:
-            with self._clean():
-                promises = self._promises()
-                for place, (_, number) in enumerate(wanted, start=1):
-                    trial = self._try(number, promises)
-                    results.add(trial)
-                    self.stage.tell(_line(trial, place, len(wanted)))
+            with ExitStack() as ends:
+                for stage in self.stages:
+                    ends.enter_context(_clean(stage))
+                self._run([number for _, number in wanted], results)
         return results.verdict()
 
-    def _promises(self) -> dict[str, Promise]:
+    def _tell(self, line: str) -> None:
+        self.stages[0].tell(line)
+
+    def _run(self, numbers: Sequence[int], results: Results) -> None:
+        """Let every lane take one trial after the other; the first one finds the answer before."""
+        waiting, done = deque(numbers), Lock()
+        promises: Future[dict[str, Promise]] = Future()
+        is_over = Event()
+
+        def go_on() -> None:
+            self.stages[0].go_on()
+            if is_over.is_set():
+                raise _OtherLaneFailed
+
+        def work(stage: Stage) -> None:
+            try:
+                if stage.home == self.stages[0].home:
+                    promises.set_result(self._promises(stage))
+                while waiting:
+                    with suppress(IndexError):  # another lane may have taken the last one
+                        trial = self._try(stage, waiting.popleft(), promises)
+                        with done:
+                            results.add(trial)
+                            self._tell(_line(trial, len(numbers)))
+            except BaseException as error:
+                is_over.set()
+                if not promises.done():
+                    promises.set_exception(error)
+                raise
+
+        with ThreadPoolExecutor(len(self.stages), thread_name_prefix="lockgate-proof") as lanes:
+            futures = [lanes.submit(work, replace(stage, go_on=go_on)) for stage in self.stages]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        first = next((error for error in errors if not isinstance(error, _OtherLaneFailed)), None)
+        if first is not None:
+            raise first
+
+    def _promises(self, stage: Stage) -> dict[str, Promise]:
         graph = self.planned.logical
         # An output without a row in the answer has none to give; without an answer nobody knows.
         places = {one.name: place_of(one, self.moved.site) for one in self.moved.results}
         labels = [place.label for place in places.values() if place is not None]
         rows: dict[str, tuple[Row, ...] | None] = dict.fromkeys(labels, None if self.reasons else ())
         if not self.reasons:
-            self.stage.tell("the answer: the job undisturbed")
-            rows = {**rows, **Run(self.stage, f"{PREFIX}answer").answer()}
+            stage.tell("the answer: the job undisturbed")
+            rows = {**rows, **Run(stage, f"{PREFIX}answer").answer()}
         found = {}
         for one in self.moved.results:
             place = places[one.name]
@@ -94,11 +131,11 @@ class Proof:
                 )
         return found
 
-    def _try(self, number: int, promises: Mapping[str, Promise]) -> Trial:
+    def _try(self, stage: Stage, number: int, promises: Future[dict[str, Promise]]) -> Trial:
         strikes = deal(self.strikes, seed=self.seed, number=number, count=self.strikes_per_trial)
         due = [one.named for one in strikes]
         began = time.monotonic()
-        run = Run(self.stage, f"{PREFIX}{self.seed}-{number}", strikes, self.seed)
+        run = Run(stage, f"{PREFIX}{self.seed}-{number}", strikes, self.seed)
         try:
             history = run.run()
         except LockgateError as error:
@@ -106,33 +143,39 @@ class Proof:
                 raise
             seconds = time.monotonic() - began
             return unknown(seed=self.seed, number=number, due=due, reason=error.what, seconds=seconds)
-        place = self.stage.home / run.name / "history.jsonl"
+        seconds = time.monotonic() - began
+        place = stage.home / run.name / "history.jsonl"
         place.write_text("".join(f"{line}\n" for line in history.lines()))
         trial = judge(
             history,
-            promises,
+            promises.result(),
             self.settings,
             seed=self.seed,
             number=number,
             due=due,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
         )
         if trial.outcome is Outcome.HOLDS:
-            shutil.rmtree(self.stage.home / run.name, ignore_errors=True)
+            shutil.rmtree(stage.home / run.name, ignore_errors=True)
         return trial
 
-    @contextlib.contextmanager
-    def _clean(self) -> Iterator[None]:
-        """Topics and files of an earlier proof are removed, and those of this one when it is over."""
-        servers = self.stage.stack.status().kafka.servers or ""
-        for old in self.stage.home.glob(f"{PREFIX}*"):
-            shutil.rmtree(old)
-        delete_ours(servers, PREFIX, where=_WHERE)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(Failed):
-                delete_ours(servers, PREFIX, where=_WHERE)
+
+class _OtherLaneFailed(Exception):
+    """Another lane has failed, so this one stops."""
+
+
+@contextmanager
+def _clean(stage: Stage) -> Iterator[None]:
+    """Topics and files of an earlier proof are removed, and those of this one when it is over."""
+    servers = stage.stack.status().kafka.servers or ""
+    for old in stage.home.glob(f"{PREFIX}*"):
+        shutil.rmtree(old)
+    delete_ours(servers, PREFIX, where=_WHERE)
+    try:
+        yield
+    finally:
+        with suppress(Failed):
+            delete_ours(servers, PREFIX, where=_WHERE)
 
 
 def _declared(planned: Plan, node: Node) -> Guarantee:
@@ -154,9 +197,15 @@ def _is_ordered(graph: LogicalGraph, node: Node) -> bool:
     return graph.job.tracking is None
 
 
-def _line(trial: Trial, place: int, count: int) -> str:
-    told = f"trial {place} of {count}: {trial.outcome.value}, {len(trial.struck)} faults, {trial.event_count:,} events"
-    return f"{told}, {trial.seconds:.0f} s" + (f": {trial.reason}" if trial.outcome is not Outcome.HOLDS else "")
+def _line(trial: Trial, count: int) -> str:
+    told = f"trial {trial.number} ({count} in this run): {trial.outcome.value}, {len(trial.struck)} faults"
+    told += f", {trial.event_count:,} events, {trial.seconds:.0f} s"
+    return told + (f": {trial.reason}" if trial.outcome is not Outcome.HOLDS else "")
+
+
+def trial_numbers(kills: int, strikes_per_trial: int) -> range:
+    """The trials that have so many faults together."""
+    return range(-(-kills // strikes_per_trial))
 
 
 def default_home(root: Path, job: str) -> Path:

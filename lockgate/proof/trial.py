@@ -49,7 +49,8 @@ _WHERE = "the proof's topics"
 _OUT_PARTITIONS = 3
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 300.0
-_MORE_SECONDS = 20.0  # a point may need more epochs than a part of the events has
+_IDLE_SECONDS = 2.0  # a point may need more epochs than a part of the events has
+_LAST_SECONDS = 20.0
 _QUIET_SECONDS = 15.0
 _DISK_MIB = 256
 _TIMEOUT_MS = 8_000
@@ -232,9 +233,9 @@ class Run:
             is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.is_up)
             if here != standing_at:
                 moved, standing_at = now, here
-            elif now - moved > _MORE_SECONDS and is_idle and feed.sent < total:
+            elif now - moved > _IDLE_SECONDS and is_idle and feed.sent < total:
                 extra, moved = extra + self.stage.rows_per_epoch, now
-            elif now - moved > _MORE_SECONDS and is_idle:
+            elif now - moved > _LAST_SECONDS and is_idle:
                 return  # nothing is left to strike at; who judges says that it did not strike
             elif now - moved > _PATIENCE_SECONDS:
                 raise Failed(

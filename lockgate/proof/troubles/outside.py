@@ -9,7 +9,7 @@ from lockgate.proof.troubles import brokers, databases, disks, network, processe
 from lockgate.proof.troubles.scene import Scene
 from lockgate.proof.troubles.trouble import Tell, Trouble
 
-_EPOCHS_BETWEEN = (1, 3)
+_EPOCHS_BETWEEN = (1, 2)
 _INSIDE_SECONDS = (0.0, 0.5)
 
 Deed = Callable[[Scene, Strike], str | None]
