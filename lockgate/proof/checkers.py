@@ -30,9 +30,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lockgate.guarantees import Guarantee
-from lockgate.proof.canonical import canonical
+from lockgate.proof.canonical import Form, canonical
 from lockgate.proof.findings import Finding, Subject, Tally
 from lockgate.proof.history import Content, Fault, History, Position, Read, Reader, Standing, Trace
 from lockgate.proof.promises import Keeping, Promise, Promises, Row
@@ -224,7 +225,8 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
             continue
         there = history.read_by(Reader.AFTER, output)
         # By what they mean and not by their bytes, because two programs wrote them.
-        wanted, found = (Counter(canonical(row.content) for row in rows) for rows in (promise.batch, there))
+        meant = partial(canonical, form=Form.TYPED if promise.keeping is Keeping.LOG else Form.TOLD)
+        wanted, found = (Counter(meant(row.content) for row in rows) for rows in (promise.batch, there))
         if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
             wanted, found = Counter(wanted.keys()), Counter(found.keys())  # copies are told by another checker
         missing, beyond = wanted - found, found - wanted
@@ -234,7 +236,7 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
         tally.hold()
         if beyond:
             content = next(iter(beyond))
-            reads = tuple(row for row in there if canonical(row.content) == content)
+            reads = tuple(row for row in there if meant(row.content) == content)
             first = reads[0]
             reason = (
                 f"{_told(first.content)} is in {output!r} {len(reads)} times, in a batch over all events"
@@ -243,7 +245,7 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
             tally.break_(reason, Subject(output, first.content, first.trace, reads), count=beyond.total())
         if missing:
             content = next(iter(missing))
-            lost = next(row for row in promise.batch if canonical(row.content) == content)
+            lost = next(row for row in promise.batch if meant(row.content) == content)
             reason = f"{_told(lost.content)} is in a batch over all events, and not in {output!r}"
             tally.break_(reason, Subject(output, lost.content, lost.trace), count=missing.total())
     return tally.finding()
