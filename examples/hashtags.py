@@ -9,8 +9,10 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from kafka import KafkaProducer
 from pyspark.sql import Row, SparkSession
@@ -40,6 +42,27 @@ def find_hashtags(post: Row) -> Iterator[tuple[str, datetime]]:
     """Every hashtag of a post, in lower case, as often as it is used."""
     for hashtag in re.findall(r"#(\w+)", post.text):
         yield hashtag.lower(), post.at
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`; a post without a hashtag does not move the time."""
+    minute = timedelta(minutes=1)
+    used = [
+        (word.lower(), post["at"])
+        for post in events["posts"]
+        if not post["_late"]
+        for word in re.findall(r"#(\w+)", post["text"])
+    ]
+    if not used:
+        return {"counts": []}
+    watermark = max(at for _, at in used) - timedelta(seconds=10)
+    counts = Counter((hashtag, at.replace(second=0, microsecond=0)) for hashtag, at in used)
+    rows = [
+        {"hashtag": hashtag, "window_start": start, "window_end": start + minute, "uses": count}
+        for (hashtag, start), count in counts.items()
+        if start + minute <= watermark
+    ]
+    return {"counts": rows}
 
 
 def make_posts(count: int, seed: int) -> Iterator[dict[str, str]]:

@@ -8,9 +8,11 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +33,32 @@ def job(pages: str = "pages", sessions: str = "sessions") -> Job:
     return Job(
         "reading-sessions", read.to("sessions", FileSink(path=sessions)), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE
     )
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`."""
+    gap = timedelta(minutes=15)
+    watermark = max(page["at"] for page in events["pages"]) - timedelta(minutes=2)
+    sessions: dict[str, list[list[datetime]]] = defaultdict(list)
+    for page in sorted(events["pages"], key=lambda page: page["at"]):
+        own = sessions[page["reader"]]
+        if not page["_late"]:
+            if not own or page["at"] - own[-1][-1] > gap:
+                own.append([])
+            own[-1].append(page["at"])
+    rows = [
+        {
+            "reader": reader,
+            "window_start": times[0],
+            "window_end": times[-1] + gap,
+            "pages": len(times),
+            "seconds": int(times[-1].timestamp()) - int(times[0].timestamp()),
+        }
+        for reader, own in sessions.items()
+        for times in own
+        if times[-1] + gap <= watermark
+    ]
+    return {"sessions": rows}
 
 
 def make_pages(count: int, seed: int) -> Iterator[dict[str, object]]:

@@ -8,8 +8,10 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
@@ -37,6 +39,26 @@ def job(
         counted.late.to("late", KafkaSink(topic=late, servers=servers, key="ip")),
         guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`."""
+    minute = timedelta(minutes=1)
+    watermark = max(request["at"] for request in events["requests"]) - timedelta(seconds=10)
+    counts: Counter[tuple[str, datetime]] = Counter()
+    late = []
+    for request in events["requests"]:
+        start = request["at"].replace(second=0, microsecond=0)
+        if request["_late"]:
+            row = {name: request[name] for name in ("ip", "url", "at")}
+            late.append({**row, "window_start": start, "window_end": start + minute})
+        elif start + minute <= watermark:
+            counts[request["ip"], start] += 1
+    counted = [
+        {"ip": ip, "window_start": start, "window_end": start + minute, "requests": count}
+        for (ip, start), count in counts.items()
+    ]
+    return {"counts": counted, "late": late}
 
 
 def make_requests(count: int, seed: int) -> Iterator[dict[str, str]]:

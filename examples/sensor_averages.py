@@ -8,9 +8,11 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -33,6 +35,28 @@ def job(readings: str = "readings", averages: str = "averages") -> Job:
         averaged.to("averages", FileSink(path=averages)),
         guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`."""
+    minute = timedelta(minutes=1)
+    watermark = max(reading["at"] for reading in events["readings"]) - timedelta(seconds=10)
+    groups: dict[tuple[str, datetime], list[float]] = defaultdict(list)
+    for reading in events["readings"]:
+        start = reading["at"].replace(second=0, microsecond=0)
+        if not reading["_late"] and start + minute <= watermark:
+            groups[reading["sensor"], start].append(reading["temperature"])
+    rows = [
+        {
+            "sensor": sensor,
+            "window_start": start,
+            "window_end": start + minute,
+            "temperature": sum(some) / len(some),
+            "readings": len(some),
+        }
+        for (sensor, start), some in groups.items()
+    ]
+    return {"averages": rows}
 
 
 def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:

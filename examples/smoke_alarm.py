@@ -11,9 +11,11 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -37,6 +39,38 @@ def job(readings: str = "readings", alarms: str = "alarms", hot: str = "hot") ->
         found.timed_out.to("hot", FileSink(path=hot)),
         guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`."""
+    bound = timedelta(minutes=10)
+    until = max(reading["at"] for reading in events["readings"]) - timedelta(minutes=1)
+    waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    alarms, hot = [], []
+
+    def give_up(room: str, at: datetime) -> None:
+        """Tell of what was hot in a room so long before that no smoke from now on could be its own."""
+        while waiting[room] and waiting[room][0]["at"] + bound < at:
+            first = waiting[room].pop(0)
+            ends = {"match_start": first["at"], "match_end": first["at"]}
+            hot.append({"room": room, **ends, "hot": first, "smoke": None, "reached": "hot"})
+
+    for reading in sorted(events["readings"], key=lambda reading: reading["at"]):
+        room, is_late = reading["room"], reading["_late"]
+        reading = {name: reading[name] for name in ("room", "temperature", "smoke", "at")}
+        if is_late or reading["at"] > until:
+            continue
+        give_up(room, reading["at"])
+        if reading["smoke"] and waiting[room]:
+            first = waiting[room][0]
+            ends = {"match_start": first["at"], "match_end": reading["at"]}
+            alarms.append({"room": room, **ends, "hot": first, "smoke": reading})
+            waiting[room].clear()
+        elif reading["temperature"] > 60:
+            waiting[room].append(reading)
+    for room in waiting:
+        give_up(room, until + timedelta.resolution)
+    return {"alarms": alarms, "hot": hot}
 
 
 def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:

@@ -14,7 +14,8 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +64,18 @@ def job(
     counted = transactions.key_by("customer").process(Usage(), name="analyser")
     written = counted.to("writer", KafkaSink(topic=usage, servers=servers, key="customer"))
     return Job(name, written, dead_letters=KafkaSink(topic=letters, servers=servers), **MODES[mode])
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`; of a malformed event there is a dead letter instead of a row."""
+    counts: Counter[str] = Counter()
+    rows = []
+    for event in events["events"]:
+        if event["call"].count(" ") == 1:
+            counts[event["customer"]] += 1
+            row = {"customer": event["customer"], "id": event["id"]}
+            rows.append({**row, "transactions": counts[event["customer"]]})
+    return {"writer": rows}
 
 
 def make_calls(count: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -1,19 +1,21 @@
 """A job file: found, loaded, and asked for its job with the parameters of the command line.
 
-A job file defines `job(**parameters) -> Job`. Its functions travel to the workers by value, so the file need not be
+A job file defines `job(**parameters) -> Job`. It may define `answer(events, ...)`, which says for a proof what the
+outputs must hold (see lockgate/proof/answers.py). Its functions travel to the workers by value, so the file need not be
 installed anywhere; modules beside it are found as they would be by `python FILE`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import sys
 import traceback
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -30,6 +32,34 @@ def load_job(path: str, parameters: Sequence[str]) -> Job:
     # What the file prints is for people; programs read what we print.
     with contextlib.redirect_stdout(sys.stderr):
         return _load_job(path, parameters)
+
+
+def load_answer(path: str, parameters: Sequence[str]) -> Callable[[Any], object] | None:
+    """The function of a file that computes its job's answer from the events alone; None where it has none.
+
+    It may take parameters of job() by their names, and gets the values that job() gets.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _load(Path(path))
+        answer = getattr(module, "answer", None)
+        if answer is None:
+            return None
+        if not callable(answer):
+            raise Refused(
+                f"answer of {path} is no function", where=path, fix="def answer(events): ..., or another name"
+            )
+        asked = [*inspect.signature(answer).parameters.values()][1:]
+        job = inspect.signature(module.job)
+        given = {name: one.default for name, one in job.parameters.items() if one.default is not one.empty}
+        given |= _arguments(module.job, parameters, path)
+        unknown = [one.name for one in asked if one.name not in given and one.default is one.empty]
+        if unknown:
+            raise Refused(
+                f"answer() asks for {unknown[0]!r}, which is no parameter of job()",
+                where=path,
+                fix="def answer(events, ...), with parameters of job() by their names",
+            )
+        return functools.partial(answer, **{one.name: given[one.name] for one in asked if one.name in given})
 
 
 def _load_job(path: str, parameters: Sequence[str]) -> Job:

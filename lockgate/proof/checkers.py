@@ -30,8 +30,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lockgate.guarantees import Guarantee
+from lockgate.proof.canonical import Form, canonical
 from lockgate.proof.findings import Finding, Subject, Tally
 from lockgate.proof.history import Content, Fault, History, Position, Read, Reader, Standing, Trace
 from lockgate.proof.promises import Keeping, Promise, Promises, Row
@@ -222,7 +224,9 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
                 tally.doubt(doubt)
             continue
         there = history.read_by(Reader.AFTER, output)
-        wanted, found = Counter(row.content for row in promise.batch), Counter(row.content for row in there)
+        # By what they mean and not by their bytes, because two programs wrote them.
+        meant = partial(canonical, form=Form.TYPED if promise.keeping is Keeping.LOG else Form.TOLD)
+        wanted, found = (Counter(meant(row.content) for row in rows) for rows in (promise.batch, there))
         if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
             wanted, found = Counter(wanted.keys()), Counter(found.keys())  # copies are told by another checker
         missing, beyond = wanted - found, found - wanted
@@ -232,16 +236,18 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
         tally.hold()
         if beyond:
             content = next(iter(beyond))
-            reads = tuple(row for row in there if row.content == content)
+            reads = tuple(row for row in there if meant(row.content) == content)
+            first = reads[0]
             reason = (
-                f"{_told(content)} is in {output!r} {len(reads)} times, in a batch over all events {wanted[content]}"
+                f"{_told(first.content)} is in {output!r} {len(reads)} times, in a batch over all events"
+                f" {wanted[content]}"
             )
-            tally.break_(reason, Subject(output, content, reads[0].trace, reads), count=beyond.total())
+            tally.break_(reason, Subject(output, first.content, first.trace, reads), count=beyond.total())
         if missing:
             content = next(iter(missing))
-            trace = next(row.trace for row in promise.batch if row.content == content)
-            reason = f"{_told(content)} is in a batch over all events, and not in {output!r}"
-            tally.break_(reason, Subject(output, content, trace), count=missing.total())
+            lost = next(row for row in promise.batch if meant(row.content) == content)
+            reason = f"{_told(lost.content)} is in a batch over all events, and not in {output!r}"
+            tally.break_(reason, Subject(output, lost.content, lost.trace), count=missing.total())
     return tally.finding()
 
 

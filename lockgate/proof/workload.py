@@ -3,13 +3,15 @@
 The same seed gives the same bytes. What comes is what streams are like, and still has one answer:
 
     hot keys      few keys have most of the events, in every partition
+    pauses        where a job has sessions, half of the keys rest in turn for longer than the gap
     partitions    all events of a key are in one, so their order does not hang on where epochs end
     disorder      an event is up to half of the declared lateness behind; the other half is for partitions that are read
                   ahead of others (see `Workload.wave`)
-    too late      some events are so far behind that they are late however epochs of at most `rows_per_epoch` are cut
+    too late      some events are so far behind that they are late however epochs of at most `rows_per_epoch` are cut;
+                  none where a job reads files, of which one epoch may have any number of lines
     bad events    values that do not parse, no value, no key; where the job has dead letters to put them
     partners      columns that streams and tables are joined on, and keys, are drawn from the same values everywhere
-    words of SQL  what conditions compare a column with comes up in that column, so that they sometimes hold
+    hints         what the job's SQL and functions say about a column comes up in it, so that conditions sometimes hold
 
 Times go on at a pace at which all windows of the job close several times.
 """
@@ -20,15 +22,11 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
-
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lockgate.dataflow.schema import Column, Schema, parse_ddl
 from lockgate.dataflow.steps import (
@@ -54,8 +52,10 @@ from lockgate.planner.derive import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
 from lockgate.proof.determinism import order_keys
 from lockgate.proof.feed import Event
+from lockgate.proof.hints import hints_in_functions, hints_in_sql
 from lockgate.proof.redirect import Input, Redirected, TablePlace
 from lockgate.proof.values import BEGAN, WORDS, from_domain, key_bytes, kind_of, maker
+from lockgate.sources.files import FileSource
 from lockgate.sources.kafka import KafkaSource
 
 PACE = timedelta(milliseconds=50)
@@ -63,10 +63,13 @@ PACE = timedelta(milliseconds=50)
 
 _SPANS = 6  # so many of the job's longest windows follow each other
 _SKEW = 1.1  # the exponent of Zipf's law: how much hotter the hottest key is
-_HINTED = 0.3  # the share of values that are words of the job's own SQL
+_HINTED = 0.5  # the share of values that the job itself hints at, where it does
+_NULL_KEY = 5  # the number of the key that is null, where the job reckons with one; one key has one partition
+_REST = 1.5  # keys rest for so many of the longest gaps
 _MISSING = 7  # one in so many keys is in no table
 _TIME_NAME = re.compile(r"(?i)(?:^|_)(?:at|date|time|timestamp|ts)(?:_(?P<unit>s|seconds|ms|millis|us|micros))?$")
 _TICKS = {"s": 1, "seconds": 1, "us": 1_000_000, "micros": 1_000_000}
+_LIMITS = {"TINYINT": 2**7, "SMALLINT": 2**15, "INT": 2**31, "BIGINT": 2**63}
 _FIX = "give its events line by line"
 
 
@@ -90,7 +93,7 @@ class Workload:
     partitions: Mapping[str, int]  # of each topic, by its label
     tables: Mapping[str, tuple[Mapping[str, Any], ...]]  # the rows of each table, by its name
     wave: int  # no partition may be sent further ahead of another than so many events
-    late_count: int
+    late: tuple[int, ...]  # which of the events come too late for every window and pattern, however epochs are cut
     unsure_count: int  # given events that may or may not be late, as epochs end
     bad: tuple[int, ...]  # which of the events no job can read
     origin: str  # for people
@@ -117,12 +120,14 @@ def make_workload(moved: Redirected, shape: Shape, given: Mapping[str, Path] | N
     ]
     rng = random.Random(shape.seed)
     events: list[Event] = []
+    late: list[int] = []
     bad: list[int] = []
     left = [way.limit for way in ways]
     for number in range(shape.events):
         turn = number % len(ways)
         if left[turn]:
-            event, is_bad = ways[turn].event(rng, number)
+            event, is_late, is_bad = ways[turn].make(rng, number)
+            late += [len(events)] if is_late else []
             bad += [len(events)] if is_bad else []
             events.append(event)
             left[turn] -= 1
@@ -133,7 +138,7 @@ def make_workload(moved: Redirected, shape: Shape, given: Mapping[str, Path] | N
         partitions={one.label: way.partitions for one, way in zip(moved.inputs, ways, strict=True)},
         tables={one.name: _table_rows(graph, one, shape, lines) for one in moved.tables},
         wave=max(1, wave),
-        late_count=sum(way.late for way in ways),
+        late=tuple(late),
         unsure_count=sum(_unsure(graph, one, lines) for one in moved.inputs),
         bad=tuple(bad),
         origin=f"{origin}; {', '.join(sorted(lines))} as given" if made and lines else origin,
@@ -179,9 +184,9 @@ class _Told:
                 order.append(frozenset(here & {name.lower() for name in keys}))
             if isinstance(node.step, Timed) and not node.step.time.is_arrival:
                 lateness.append(node.step.time.lateness)
-            for sql in expressions_of(node):
-                for name, value in _literals(sql):
-                    hints.setdefault(name, []).append(value)
+            said = [hint for sql in expressions_of(node) for hint in hints_in_sql(sql)]
+            for name, value in (*said, *hints_in_functions(node.step, sorted(here))):
+                hints.setdefault(name, []).append(value)
         told = {name: tuple(dict.fromkeys(values)) for name, values in hints.items()}
         return cls(frozenset(domain), tuple(order), min(lateness, default=None), told)
 
@@ -203,20 +208,6 @@ def _key_names(node: Node) -> Sequence[str]:
     if isinstance(step, Join | TableJoin):
         return step.on
     return tuple(getattr(step.sink, "key", ())) if isinstance(step, Write) else ()
-
-
-def _literals(sql: str) -> Iterator[tuple[str, Any]]:
-    """The columns of an expression that are compared with something that is written there."""
-    try:
-        tree = sqlglot.parse_one(sql, read="spark")
-    except SqlglotError:
-        return
-    for node in tree.find_all(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Like):
-        sides = [node.this, *(node.expressions if isinstance(node, exp.In) else [node.args.get("expression")])]
-        columns = [one for one in sides if isinstance(one, exp.Column)]
-        for literal in (one for one in sides if isinstance(one, exp.Literal)):
-            for column in columns:
-                yield column.name.lower(), literal.name if literal.is_string else float(literal.name)
 
 
 def _pace(graph: LogicalGraph, events: int) -> timedelta:
@@ -250,13 +241,6 @@ class _Way:
     limit: int  # so many, at most
     partitions: int
     make: Callable[[random.Random, int], tuple[Event, bool, bool]]  # the event, whether it is late, whether it is bad
-    late: int = 0
-
-    def event(self, rng: random.Random, number: int) -> tuple[Event, bool]:
-        """The next one, and whether it is bad."""
-        made, is_late, is_bad = self.make(rng, number)
-        self.late += is_late
-        return made, is_bad
 
 
 def _way(
@@ -301,16 +285,19 @@ class _Maker:
         self._format = _format(one, self._value, self._where)
         self._has_time = any(_tells_time(column) for column in self._value)  # else it is that of the record
         self._has_letters = graph.job.dead_letters is not None
-        sources = len([node for node in graph.nodes if isinstance(node.step, Read)])
+        read = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
+        self._has_late = not any(isinstance(one, FileSource) for one in read)
         # Two epochs pass until the watermark acts on an event; as much again for partitions that are read ahead.
-        epochs = 4 * shape.rows_per_epoch * sources
+        epochs = 4 * shape.rows_per_epoch * len(read)
         self._late_from = epochs
         self._behind = _horizon(graph) + (told.lateness or timedelta(0)) + epochs * pace
         self._keys = _key_numbers(self._key, graph, shape, partitions)
+        steps = [node.step for node in graph.nodes if isinstance(node.step, Windowed)]
+        self._gap = max((one.window.gap for one in steps if isinstance(one.window, SessionWindow)), default=None)
 
     def make(self, rng: random.Random, number: int) -> tuple[Event, bool, bool]:
         partition = number % len(self._keys)
-        index = self._keys[partition].draw(rng)
+        index = self._keys[partition].draw(rng, self._turn(number))
         on_time = BEGAN + number * self._pace
         at, is_late = self._time(rng, number, on_time)
         columns = (*self._key, *self._value)
@@ -323,12 +310,16 @@ class _Maker:
         stamp = _since_1970(on_time, 1000)
         return Event(self._input.label, partition, key, value, timestamp_ms=stamp), is_late and not is_bad, is_bad
 
+    def _turn(self, number: int) -> int | None:
+        """Which half of the keys is awake; None where all are, always."""
+        return None if self._gap is None else int(number * self._pace / (_REST * self._gap)) % 2
+
     def _time(self, rng: random.Random, number: int, on_time: datetime) -> tuple[datetime, bool]:
         lateness = self._told.lateness
         if lateness is None or not self._has_time:
             return on_time, False
         draw, share = rng.random(), rng.random()
-        if number >= self._late_from and draw < self._shape.late_share:
+        if self._has_late and number >= self._late_from and draw < self._shape.late_share:
             return on_time - self._behind * (1 + share), True
         behind = lateness / 2 * share
         return on_time - behind, False
@@ -348,15 +339,17 @@ class _Maker:
         """What makes the values of a column, of (random numbers, number, time, number of the key)."""
         kind = kind_of(column)
         plain = maker(column, self._where, _FIX)
+        said = self._told.hints.get(column.name.lower(), ())
         if column.name.lower() in self._told.domain or column in self._key:
-            return lambda rng, number, at, index: from_domain(column, index)
+            null = _NULL_KEY if None in said and column.is_nullable and column not in self._key else None
+            return lambda rng, number, at, index: None if index == null else from_domain(column, index)
         if _tells_time(column) and kind in ("BIGINT", "STRING"):
             if kind == "STRING":
                 return lambda rng, number, at, index: at.isoformat(timespec="milliseconds")
             named = _TIME_NAME.search(column.name)
             ticks = _TICKS.get(((named and named["unit"]) or "").lower(), 1000)
             return lambda rng, number, at, index: _since_1970(at, ticks)
-        hints = [one for literal in self._told.hints.get(column.name.lower(), ()) for one in _around(literal, kind)]
+        hints = [value for one in said for value in _around(one, column)]
         if hints:
             return lambda rng, number, at, index: (
                 rng.choice(hints) if rng.random() < _HINTED else plain(rng, number, at)
@@ -374,13 +367,17 @@ def _since_1970(at: datetime, ticks_per_second: int) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1_000_000 // ticks_per_second)
 
 
-def _around(literal: Any, kind: str | None) -> Sequence[Any]:
-    """Values on both sides of what a column is compared with, where it has such values."""
-    if isinstance(literal, str):
-        return (literal,) if kind == "STRING" else ()
-    if kind in ("INT", "SMALLINT", "TINYINT", "BIGINT"):
-        return (int(literal) - 1, int(literal), int(literal) + 1)
-    return (literal - 1, literal, literal + 1) if kind in ("FLOAT", "DOUBLE") else ()
+def _around(hint: Any, column: Column) -> Sequence[Any]:
+    """Values on both sides of what is hinted at, where a column has such values."""
+    kind = kind_of(column)
+    if hint is None:
+        return (None,) if column.is_nullable else ()
+    if isinstance(hint, str):
+        return (hint,) if kind == "STRING" else ()
+    if kind in _LIMITS:
+        least, greatest = -_LIMITS[kind], _LIMITS[kind] - 1
+        return [one for one in (int(hint) - 1, int(hint), int(hint) + 1) if least <= one <= greatest]
+    return (hint - 1, hint, hint + 1) if kind in ("FLOAT", "DOUBLE") else ()
 
 
 @dataclass
@@ -388,13 +385,16 @@ class _Keys:
     """The keys of one partition, the hottest first."""
 
     numbers: list[int] = field(default_factory=list)
-    _weights: list[float] = field(default_factory=list)
+    _weighted: dict[int | None, tuple[list[int], list[float]]] = field(default_factory=dict)
 
-    def draw(self, rng: random.Random) -> int:
-        if not self._weights:
-            shares = (1 / (rank + 1) ** _SKEW for rank in range(len(self.numbers)))
-            self._weights = list(itertools.accumulate(shares))
-        return rng.choices(self.numbers, cum_weights=self._weights)[0]
+    def draw(self, rng: random.Random, turn: int | None) -> int:
+        """One of them, or one of every other where they are awake in turn."""
+        if turn not in self._weighted:
+            awake = self.numbers if turn is None or len(self.numbers) < 2 else self.numbers[turn::2]
+            shares = (1 / (rank + 1) ** _SKEW for rank in range(len(awake)))
+            self._weighted[turn] = awake, list(itertools.accumulate(shares))
+        awake, weights = self._weighted[turn]
+        return rng.choices(awake, cum_weights=weights)[0]
 
 
 def _key_numbers(key: Sequence[Column], graph: LogicalGraph, shape: Shape, partitions: int) -> list[_Keys]:

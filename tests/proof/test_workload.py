@@ -1,6 +1,8 @@
 """A workload is the same for a seed, looks like a stream, and still has one answer."""
 
+import itertools
 import json
+import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -145,24 +147,24 @@ def test_events_are_out_of_order_within_lateness_and_a_few_are_surely_late(site:
     times = [datetime.fromisoformat(row["at"]) for row in rows(made)]
     span = max(times) - times[0]
     assert span > timedelta(minutes=5)
-    assert 30 < made.late_count < 200
-    greatest, late, disorder = times[0], 0, 0
+    assert 30 < len(made.late) < 200
+    greatest, late, disorder = times[0], list[int](), 0
     for number, at in enumerate(times):
         if at < greatest - timedelta(seconds=10):
-            late += 1
+            late.append(number)
             before = max(times[: number - 2 * shape.rows_per_epoch])
             assert at + timedelta(minutes=1) <= before - timedelta(seconds=10)
         elif at < greatest:
             disorder += 1
             assert greatest - at <= timedelta(seconds=5)
         greatest = max(greatest, at)
-    assert late == made.late_count
+    assert tuple(late) == made.late
     assert disorder > 1000
     assert 4 <= made.wave <= 5 / 0.05
 
 
 def test_without_a_share_nothing_is_late(site: Site) -> None:
-    assert make_workload(moved(site, minute_counts()), Shape(events=3000, late_share=0.0)).late_count == 0
+    assert make_workload(moved(site, minute_counts()), Shape(events=3000, late_share=0.0)).late == ()
 
 
 def test_bad_events_come_only_where_letters_take_them(site: Site) -> None:
@@ -210,6 +212,61 @@ def test_what_conditions_speak_of_comes_up(site: Site) -> None:
     made = rows(make_workload(moved(site, wanted), Shape(events=300)))
     assert 30 < sum(row["kind"] == "lorry" for row in made) < 270
     assert {4999, 5000, 5001} <= {row["speed"] for row in made}
+
+
+def test_patterns_and_nulls_that_conditions_speak_of_come_up(site: Site) -> None:
+    told = "a RLIKE '^[A-Z]{3}-[0-9]+$' AND b LIKE 'x%_z' AND c BETWEEN 70000 AND 80000 AND d IS NOT NULL AND e < -5"
+    wanted = source(value="a STRING, b STRING, c INT, d STRING, e DOUBLE, f STRING NOT NULL").where(
+        f"{told} OR f IS NULL"
+    )
+    made = rows(make_workload(moved(site, wanted), Shape(events=300)))
+    assert sum(re.search("^[A-Z]{3}-[0-9]+$", row["a"]) is not None for row in made) > 50
+    assert sum(re.fullmatch("x.*.z", row["b"]) is not None for row in made) > 50
+    assert {70_000, 80_000} <= {row["c"] for row in made}
+    assert 50 < sum(row["d"] is None for row in made) < 250
+    assert min(row["e"] for row in made) == -6
+    assert all(row["f"] is not None for row in made)
+
+
+def test_a_key_that_may_be_null_is_null_in_one_partition(site: Site) -> None:
+    made = make_workload(moved(site, source().where("k IS NOT NULL").key_by("k").rolling(n="count(*)")), Shape())
+    where = {event.partition for event, row in zip(made.events, rows(made), strict=True) if row["k"] is None}
+    assert len(where) == 1
+
+
+def test_what_functions_look_for_in_a_text_comes_up(site: Site) -> None:
+    def numbered(row: Any) -> tuple[str]:
+        """A docstring; it is nothing to look for."""
+        return (row.k.split("::")[1],) if row.v > 70_000 else (re.findall(r"<(\d+)>", row.k)[0],)
+
+    made = rows(
+        make_workload(moved(site, source(value="k STRING, v INT, w STRING").map(numbered, schema="x STRING")), Shape())
+    )
+    assert sum("::" in row["k"] for row in made) > 50
+    assert sum(re.search(r"<\d+>", row["k"]) is not None for row in made) > 50
+    assert 70_001 in {row["v"] for row in made}
+    assert all(row["w"].startswith("w-") for row in made)
+    assert not any("docstring" in row["k"] for row in made)
+
+
+def test_keys_rest_where_there_are_sessions(site: Site) -> None:
+    keyed = source().event_time("at", lateness="1 minute").key_by("k")
+    made = rows(
+        make_workload(moved(site, keyed.window(windows.session(gap="10 minutes")).aggregate(n="count(*)")), Shape())
+    )
+    times: dict[str, list[datetime]] = {}
+    for row in made:
+        times.setdefault(row["k"], []).append(datetime.fromisoformat(row["at"]))
+    busy = [sorted(some) for some in times.values() if len(some) > 20]
+    assert len(busy) > 5
+    assert all(any(two - one > timedelta(minutes=10) for one, two in itertools.pairwise(some)) for some in busy)
+
+
+def test_nothing_is_late_where_an_epoch_may_have_any_number_of_lines(site: Site) -> None:
+    read = stream("in", FileSource(path="/srv/in", value=VALUE)).event_time("at", lateness="10 seconds")
+    counted = read.window(windows.tumbling("1 minute")).aggregate(n="count(*)")
+    job = redirect(Job("job", counted.to("out", FileSink(path="/srv/out")), guarantee=Guarantee.AT_LEAST_ONCE), site)
+    assert make_workload(job, Shape(events=2000, rows_per_epoch=20, late_share=0.1)).late == ()
 
 
 def test_files_get_lines(site: Site, tmp_path: Path) -> None:
