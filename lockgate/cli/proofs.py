@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 
-from lockgate.cli.jobfile import load_job
+from lockgate.cli.jobfile import load_answer, load_job
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.table import PostgresTable
 from lockgate.errors import Refused
 from lockgate.planner.plan import Plan, plan
+from lockgate.proof.answers import batches_of
 from lockgate.proof.baseline import through_spark
 from lockgate.proof.determinism import find_reasons
 from lockgate.proof.faults import THREE_BROKERS, Ground, Kind, Strike, fitting, known_points, skipped
@@ -107,6 +108,8 @@ def prove_file(
     workload = make_workload(
         moved, Shape(events=wish.events, seed=wish.seed, rows_per_epoch=wish.rows_per_epoch), wish.given
     )
+    answer = load_answer(wish.file, wish.parameters)
+    batches = {} if answer is None else batches_of(answer, moved, workload)
     strikes = _strikes(wish, plan(tried), kinds, ground)
     settings = _settings(wish, job, workload, ground)
     strikes_per_trial = min(STRIKES_PER_TRIAL, wish.kills)
@@ -146,6 +149,7 @@ def prove_file(
             moved=moved,
             settings=settings,
             strikes=strikes,
+            batches=batches,
             reasons=find_reasons(planned, unsure_count=workload.unsure_count),
             seed=wish.seed,
             strikes_per_trial=strikes_per_trial,

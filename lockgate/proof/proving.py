@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -54,6 +54,7 @@ class Proof:
     moved: Redirected  # to any site: what its outputs are called there
     settings: Settings
     strikes: Sequence[Strike]  # all that fit the job
+    batches: Mapping[str, tuple[Row, ...]]  # by output: its rows computed apart, where the author says how
     reasons: Sequence[Reason]  # why its answer cannot be computed, if it cannot
     seed: int
     strikes_per_trial: int
@@ -124,6 +125,7 @@ class Proof:
                 found[place.label] = Promise(
                     guarantee=_declared(self.planned, node),
                     rows=rows[place.label],
+                    batch=self.batches.get(place.label),
                     is_ordered=not one.is_letters and _is_ordered(graph, node),
                     is_placed_by_key=isinstance(one.sink, KafkaSink) and one.sink.partition is None,
                     keeping=place.keeping,

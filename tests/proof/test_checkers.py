@@ -590,7 +590,10 @@ def test_a_driver_that_has_to_be_started_twice_recovers_with_the_first_new_row()
 
 # -- independence -----------------------------------------------------------------------------------------------------
 
-JUDGES = ("history", "promises", "findings", "checkers", "wholeepochs", "recovery", "counterexample", "verdict")
+JUDGES = (
+    *("history", "promises", "findings", "canonical", "checkers", "wholeepochs", "recovery", "counterexample"),
+    "verdict",
+)
 
 
 @pytest.mark.parametrize("name", JUDGES)
