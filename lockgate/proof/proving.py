@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event, Lock
 
 from lockgate.dataflow.steps import Join, Keyed, Merge, Write
-from lockgate.errors import Failed, LockgateError, Refused
+from lockgate.errors import Failed, LockgateError
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.topics import delete_ours
 from lockgate.planner.logical import LogicalGraph, Node
@@ -141,13 +141,9 @@ class Proof:
         try:
             history = run.run()
         except LockgateError as error:
-            if isinstance(error, Refused):
-                raise
             seconds = time.monotonic() - began
             return unknown(seed=self.seed, number=number, due=due, reason=error.what, seconds=seconds)
         seconds = time.monotonic() - began
-        place = stage.home / run.name / "history.jsonl"
-        place.write_text("".join(f"{line}\n" for line in history.lines()))
         trial = judge(
             history,
             promises.result(),
@@ -159,6 +155,9 @@ class Proof:
         )
         if trial.outcome is Outcome.HOLDS:
             shutil.rmtree(stage.home / run.name, ignore_errors=True)
+        else:
+            with (stage.home / run.name / "history.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in history.lines())
         return trial
 
 
