@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -109,7 +110,8 @@ def _pass(fault: Fault) -> None:
     if fault.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault.action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: another one might take a signal for the process, and this one go on past the point meanwhile.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif fault.action == "kill-jvm":
         os.kill(_parent_of(os.getppid()), signal.SIGKILL)  # worker <- daemon <- JVM
         os.kill(os.getpid(), signal.SIGKILL)

@@ -33,6 +33,7 @@ def disarmed() -> Iterator[None]:
 def deaths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(faultpoints.os, "kill", lambda process, how: sent.append((process, how)))
+    monkeypatch.setattr(faultpoints.signal, "pthread_kill", lambda thread, how: sent.append((os.getpid(), how)))
     return sent
 
 
@@ -143,6 +144,37 @@ def test_a_stopped_process_wakes_up_and_goes_on() -> None:
         child.kill()
     assert child.returncode == 0
     assert output.split("\n")[-2] == "after 4"
+
+
+def test_a_thread_that_stops_its_process_does_not_go_on_past_the_point() -> None:
+    """Epochs are committed in a thread of their own; a signal for the process would often stop it a little later."""
+    code = [
+        "import os, signal, threading",
+        "from lockgate.faultpoints import Fault, FaultPoint, arm, reach",
+        "arm([Fault('BEFORE_END', 'stop')])",
+        "def pass_by():",
+        "    reach(FaultPoint.BEFORE_END)",
+        "    os.write(ours, b'x')",
+        "for _ in range(100):",
+        "    theirs, ours = os.pipe()",
+        "    child = os.fork()",
+        "    if not child:",
+        "        thread = threading.Thread(target=pass_by)",
+        "        thread.start()",
+        "        thread.join()",
+        "        os._exit(0)",
+        "    os.waitpid(child, os.WUNTRACED)",
+        "    os.set_blocking(theirs, False)",
+        "    try:",
+        "        print('went on', os.read(theirs, 1))",
+        "    except BlockingIOError:",
+        "        pass",
+        "    os.kill(child, signal.SIGCONT)",
+        "    os.waitpid(child, 0)",
+    ]
+    child = run([], code)
+    output, _ = child.communicate(timeout=60)
+    assert (child.returncode, output) == (0, "")
 
 
 def test_the_process_above_the_parent_dies_with_the_worker(tmp_path: Path) -> None:
