@@ -38,6 +38,7 @@ from lockgate.proof.findings import Finding, Subject, Tally
 from lockgate.proof.history import Content, Fault, History, Position, Read, Reader, Standing, Trace
 from lockgate.proof.promises import Keeping, Promise, Promises, Row
 from lockgate.proof.recovery import check_recovery
+from lockgate.proof.takeover import check_takeover
 from lockgate.proof.wholeepochs import check_epochs
 
 Strike = tuple[str, str]
@@ -288,6 +289,7 @@ CHECKERS: tuple[Callable[[History, Promises], Finding], ...] = (
     check_epochs,
     check_aggregates,
     check_open_transactions,
+    check_takeover,
     check_recovery,
 )
 

@@ -10,6 +10,7 @@ A history is what verdicts are drawn from, so it says only what was observed, by
     Read                 a reader was given a record
     ReadToEnd, Gap       a reader has read all there is; a reader missed something, and why
     Standing             a partition of an output after the trial: is a transaction still open?
+    Ledger               who signed the sink's ledger, and for which epochs, in order
 
 Three readers, none of which asks the job: ALONG reads committed records while faults happen and to the end, AFTER reads
 committed records from the first when all is over, LOG reads whatever was ever written, committed or not. A reader
@@ -179,7 +180,23 @@ class Standing:
     at_seconds: float
 
 
-Fact = Sent | Fault | Start | Up | Processed | Committed | Read | ReadToEnd | Gap | Standing
+class Signed(NamedTuple):
+    """An entry of a ledger: the run that wrote it, and the last epoch that is out."""
+
+    run: str
+    epoch: int | None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the sink's ledger has said in turn, as far back as it goes."""
+
+    entries: tuple[Signed, ...]
+    doubt: str  # why it could not be read, or nothing
+    at_seconds: float
+
+
+Fact = Sent | Fault | Start | Up | Processed | Committed | Read | ReadToEnd | Gap | Standing | Ledger
 
 _KINDS: dict[str, type[Fact]] = {
     "sent": Sent,
@@ -192,6 +209,7 @@ _KINDS: dict[str, type[Fact]] = {
     "read to end": ReadToEnd,
     "gap": Gap,
     "standing": Standing,
+    "ledger": Ledger,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -297,11 +315,16 @@ def _ends(value: list[list[Any]]) -> tuple[End, ...]:
     return tuple(End(topic, partition, offset) for topic, partition, offset in value)
 
 
+def _entries(value: list[list[Any]]) -> tuple[Signed, ...]:
+    return tuple(Signed(run, epoch) for run, epoch in value)
+
+
 _READ: dict[str, Callable[[Any], Any]] = {
     "key": _bytes,
     "value": _bytes,
     "trace": _trace,
     "ends": _ends,
+    "entries": _entries,
     "reader": Reader,
 }
 """The fields, of whatever kind, that JSON does not hold as they are."""

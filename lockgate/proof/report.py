@@ -23,6 +23,7 @@ MEANINGS = {
     "split epochs": "places where an epoch became visible in pieces",
     "wrong aggregates": "differences to the same computed at once over all events",
     "open transactions": "partitions in which a transaction was left open",
+    "taken over": "times that a driver went on after another one had taken over",
     "recovery": "new rows came after every fault",
     "tried": "every fault struck that was due, and there was something to break",
 }

@@ -20,6 +20,7 @@ from uuid import uuid4
 from lockgate.dataflow.job import Job
 from lockgate.errors import Failed
 from lockgate.guarantees import Guarantee
+from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.wire import Connection
@@ -28,6 +29,7 @@ from lockgate.proof.faults import NETWORK, Kind, Strike
 from lockgate.proof.feed import Feed
 from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
 from lockgate.proof.outputs.readers import find_readers
+from lockgate.proof.outputs.topics import signed
 from lockgate.proof.promises import Row
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.tables import fill_tables
@@ -181,6 +183,8 @@ class Run:
             self.facts += readers.after(self.clock)
             self.facts += readers.log(self.clock)
             self.facts += readers.standing(self.clock)
+            if any(isinstance(one.sink, KafkaSink) and one.is_exact for one in moved.results):
+                self.facts.append(signed(plain, ledger_topic(self.name), self.clock))
         return History(tuple(self.facts))
 
     # Its parts

@@ -21,12 +21,14 @@ from lockgate.proof.history import (
     Fault,
     Gap,
     History,
+    Ledger,
     Position,
     Processed,
     Read,
     Reader,
     ReadToEnd,
     Sent,
+    Signed,
     Standing,
     Start,
     Trace,
@@ -75,6 +77,7 @@ def clean() -> Facts:
         ends = tuple(End("in", partition, (epoch + 1) * EACH) for partition in range(PARTITIONS))
         facts += [Processed(epoch, int(epoch > 0), ends, SEEN_AT[epoch] - 0.2)]
         facts += [Committed(epoch, int(epoch > 0), ends, SEEN_AT[epoch] - 0.1)]
+    facts.append(Ledger((Signed("a", 0), Signed("b", 0), Signed("b", 1), Signed("b", 2)), "", 21.0))
     return [*facts, *(ReadToEnd(reader, 22.0) for reader in Reader)]
 
 
@@ -183,6 +186,11 @@ def hold_back(facts: Facts) -> Facts:
     ]
 
 
+def come_back(facts: Facts) -> Facts:
+    back = (Signed("b", 1), Signed("a", 1), Signed("a", 2))
+    return [replace(fact, entries=(*fact.entries[:2], *back)) if isinstance(fact, Ledger) else fact for fact in facts]
+
+
 PLANTED: list[tuple[str, Callable[[Facts], Facts]]] = [
     ("lost", lose),
     ("duplicated", double),
@@ -194,6 +202,7 @@ PLANTED: list[tuple[str, Callable[[Facts], Facts]]] = [
     ("split epochs", split_between_epochs),
     ("open transactions", leave_open),
     ("open transactions", hold_back),
+    ("taken over", come_back),
 ]
 
 
@@ -272,6 +281,17 @@ def test_an_output_that_stays_empty_beside_others_is_enough_to_go_by() -> None:
     assert told["tried"].outcome is Outcome.HOLDS
     assert told["lost"].outcome is Outcome.HOLDS
     assert told["open transactions"].outcome is Outcome.UNKNOWN  # nobody looked into the empty one
+
+
+def test_a_ledger_that_could_not_be_read_proves_nothing_and_one_that_nobody_read_is_left_out() -> None:
+    unread = [replace(fact, doubt="no broker") if isinstance(fact, Ledger) else fact for fact in clean()]
+    assert ends_of(unread) == {"taken over": Outcome.UNKNOWN}
+    assert findings(without(clean(), Ledger))["taken over"].outcome is Outcome.NOT_PROMISED
+
+
+def test_a_run_that_comes_back_is_told_with_the_one_that_took_over() -> None:
+    finding = findings(come_back(clean()))["taken over"]
+    assert (finding.count, finding.reason) == (2, "run a signed the ledger for epoch 1 after run b took over")
 
 
 def test_a_fault_that_does_not_strike_proves_nothing() -> None:
@@ -591,8 +611,8 @@ def test_a_driver_that_has_to_be_started_twice_recovers_with_the_first_new_row()
 # -- independence -----------------------------------------------------------------------------------------------------
 
 JUDGES = (
-    *("history", "promises", "findings", "canonical", "checkers", "wholeepochs", "recovery", "counterexample"),
-    "verdict",
+    *("history", "promises", "findings", "canonical", "checkers", "wholeepochs", "recovery"),
+    *("takeover", "counterexample", "verdict"),
 )
 
 

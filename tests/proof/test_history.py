@@ -12,12 +12,14 @@ from lockgate.proof.history import (
     Fault,
     Gap,
     History,
+    Ledger,
     Position,
     Processed,
     Read,
     Reader,
     ReadToEnd,
     Sent,
+    Signed,
     Standing,
     Start,
     Up,
@@ -43,6 +45,7 @@ FACTS: list[Fact] = [
     ReadToEnd(Reader.AFTER, 9.5),
     Gap(Reader.ALONG, "it was killed", 5.0),
     Standing("out", 0, 1, 11, 13, 9.6),
+    Ledger((Signed("a", None), Signed("a", 0)), "", 9.7),
 ]
 
 

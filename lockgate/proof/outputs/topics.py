@@ -3,6 +3,7 @@
     along     reads committed records in a thread, while faults happen and until it is told that all is over
     after     reads committed records from the first to the end that is there; the log, all that was ever written
     standing  what a partition looks like in the end: a transaction that is open holds its last stable offset back
+    signed    who signed the ledger of a job, from its first record to the end
 
 A topic is told under the label that is the same in all runs.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lockgate.errors import Failed
-from lockgate.proof.history import Fact, Gap, Position, Read, Reader, Standing, Trace
+from lockgate.proof.history import Fact, Gap, Ledger, Position, Read, Reader, Signed, Standing, Trace
 from lockgate.proof.outputs.output import Clock, Output
 
 _TRACE = "lockgate-trace"
@@ -106,6 +107,18 @@ class _Along(threading.Thread):
         return self._facts
 
 
+def signed(servers: str, topic: str, clock: Clock) -> Ledger:
+    """What a ledger has said in turn; its topic is compacted, and may have forgotten the beginning."""
+    found: list[Signed] = []
+    try:
+        for record in _records(servers, [topic], "read_committed", lambda: True):
+            told = json.loads(record.value)
+            found.append(Signed(told["run"], told["epoch"]))
+    except Failed as error:
+        return Ledger((), error.what, clock())
+    return Ledger(tuple(found), "", clock())
+
+
 def as_read(record: Any, reader: Reader, labels: Labels, at_seconds: float) -> Read:
     """A record as a fact."""
     header = next((value for name, value in record.headers or () if name == _TRACE), None)
@@ -140,7 +153,13 @@ def _open(servers: str, topics: Sequence[str], isolation: str) -> tuple[Any, lis
         enable_auto_commit=False,
         max_poll_records=10_000,
     )
-    places = [TopicPartition(topic, one) for topic in topics for one in sorted(consumer.partitions_for_topic(topic))]
+    places = []
+    for topic in topics:
+        parts = consumer.partitions_for_topic(topic)
+        if not parts:
+            consumer.close()
+            raise Failed(f"there is no topic {topic!r}", where=f"Kafka at {servers}", fix="see whether it was deleted")
+        places += [TopicPartition(topic, one) for one in sorted(parts)]
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
     return consumer, places
