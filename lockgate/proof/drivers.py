@@ -29,6 +29,7 @@ from lockgate.services.ports import HOST
 from lockgate.services.processes import Mark
 
 KILL_LIMIT = timedelta(seconds=30)
+STOP_LIMIT = timedelta(seconds=120)
 GIVE_UPS_MAX = 8
 """How often the job may end by itself in one epoch before a trial is given up."""
 
@@ -182,7 +183,14 @@ class Drivers:
         driver = self.last
         if driver is not None and driver.process.poll() is None:
             driver.process.send_signal(signal.SIGTERM)
-            driver.process.wait(timeout=KILL_LIMIT.total_seconds() * 4)
+            try:
+                driver.process.wait(timeout=STOP_LIMIT.total_seconds())
+            except subprocess.TimeoutExpired:
+                raise Failed(
+                    f"the job does not end by itself within {STOP_LIMIT.total_seconds():.0f} s:\n{driver.tail()}",
+                    where=str(driver.words),
+                    fix="see what it waits for",
+                ) from None
 
     def kill(self) -> None:
         """Leave nothing behind."""

