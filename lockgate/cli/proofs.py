@@ -92,8 +92,7 @@ def prove_file(
     planned = plan(job)
     if (refusal := planned.refusal()) is not None:
         raise refusal
-    if wish.kills < 1:
-        raise Refused(f"{wish.kills} kills prove nothing", where="--kills", fix="give at least 1")
+    _refuse_numbers(wish)
     home = default_home(root or default_root(), job.name)
     kinds = _kinds(wish)
     ground = Ground(
@@ -177,6 +176,18 @@ def _lanes(ground: Ground, trials: int) -> int:
         return 1
     fitting_in_memory = int(psutil.virtual_memory().available // _LANE_BYTES)
     return max(1, min(trials, psutil.cpu_count() or 1, fitting_in_memory, _LANES_MAX))
+
+
+def _refuse_numbers(wish: Wish) -> None:
+    least = {
+        "--kills": (wish.kills, 1, "kills prove nothing"),
+        "--events": (wish.events, 1, "events give nothing to lose"),
+        "--rows-per-epoch": (wish.rows_per_epoch, 1, "rows an epoch never end"),
+        "--trial": (wish.trial or 0, 0, "is no trial: they are counted from 0"),
+    }
+    for option, (number, minimum, told) in least.items():
+        if number < minimum:
+            raise Refused(f"{number} {told}", where=option, fix=f"give at least {minimum}")
 
 
 def _kinds(wish: Wish) -> list[Kind]:
