@@ -6,8 +6,8 @@
     times      in UTC, to the microsecond; one without a zone stays without
 
 Records of topics have the types of JSON. Readers of tables and files tell fractions as text (see outputs/rows.py), and
-some of these have no type for what is true or nested: there, what only looks like a number or an object is one.
-Anything else stays as it is.
+some of these have no type for what is true or nested, and no zone: there, what only looks like a number or an object is
+one, and a time without a zone is in UTC. Anything else stays as it is.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _told(value: Any, form: Form) -> str:
     if isinstance(value, int | float | Decimal):
         return _number(value)
     if isinstance(value, bytes | bytearray):
-        return json.dumps(base64.b64encode(value).decode() if form is Form.TYPED else value.hex())
+        return json.dumps(base64.b64encode(value).decode()) if form is Form.TYPED else _text(value.hex(), form)
     if isinstance(value, date):
-        return json.dumps(_time(value) if isinstance(value, datetime) else value.isoformat())
+        return json.dumps(_time(value, form) if isinstance(value, datetime) else value.isoformat())
     if isinstance(value, str):
         return _text(value, form)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
@@ -106,6 +106,7 @@ def _number(number: int | float | Decimal) -> str:
 
 def _text(text: str, form: Form) -> str:
     if form is Form.TOLD:
+        text = text.removeprefix("\\x")  # how PostgreSQL begins bytes
         if _NUMBER.fullmatch(text) is not None:
             return _number(Decimal(text))
         if text[:1] in ("{", "["):
@@ -113,12 +114,11 @@ def _text(text: str, form: Form) -> str:
                 return _told(_loads(text), form)
             except ValueError:
                 return json.dumps(text)
-        text = text.removeprefix("\\x")  # how PostgreSQL begins bytes
     if _TIME.fullmatch(text) is None:
         return json.dumps(text)
     zoned = text.replace("Z", "+00:00").replace(" ", "T")
     try:
-        return json.dumps(_time(datetime.fromisoformat(_filled(zoned))))
+        return json.dumps(_time(datetime.fromisoformat(_filled(zoned)), form))
     except ValueError:
         return json.dumps(text)
 
@@ -129,7 +129,9 @@ def _filled(text: str) -> str:
     return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", whole)
 
 
-def _time(at: datetime) -> str:
+def _time(at: datetime, form: Form) -> str:
+    if at.tzinfo is None and form is Form.TOLD:
+        at = at.replace(tzinfo=timezone.utc)
     if at.tzinfo is None:
         return at.isoformat(timespec="microseconds")
     return at.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

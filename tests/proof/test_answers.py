@@ -488,11 +488,9 @@ def test_rows_of_tables_and_files_are_compared_although_they_tell_fractions_as_t
     job = redirect(Job("job", *outputs, guarantee=Guarantee.AT_LEAST_ONCE), SITE)
     told = {name: [{**row, "n": 6}, row] for name in ("out-0", "out-1")}
     batches = batches_of(lambda _: told, job, make_workload(job, Shape(events=1)))
-    assert {label: len(some) for label, some in batches.items()} == {
-        "out-0-t": 1,
-        "out-0-u": 2,
-    }  # rows of a key are replaced
-    for there in (row, {**row, "b": 1, "at": "2026-01-01T12:00:00Z", "s": '{"x": [1.50]}', "raw": "\\x0001"}):
+    # Rows of a key replace each other.
+    assert {label: len(some) for label, some in batches.items()} == {"out-0-t": 1, "out-0-u": 2}
+    for there in (row, {**row, "b": 1, "at": "2026-01-01T12:00:00", "s": '{"x": [1.50]}', "raw": "\\x0001"}):
         found = finding_of(batches["out-0-t"], [(key_of(there, ["k"]), fact_of(there))], Keeping.REPLACED)
         assert found.outcome is Outcome.HOLDS
     wrong = {**row, "f": 20.25}
