@@ -108,7 +108,9 @@ def prove_file(
         moved, Shape(events=wish.events, seed=wish.seed, rows_per_epoch=wish.rows_per_epoch), wish.given
     )
     answer = load_answer(wish.file, wish.parameters)
-    batches = {} if answer is None else batches_of(answer, moved, workload)
+    reasons = find_reasons(planned, unsure_count=workload.unsure_count)
+    # A job without one answer has none that could be computed apart.
+    batches = {} if answer is None or reasons else batches_of(answer, moved, workload)
     strikes = _strikes(wish, plan(tried), kinds, ground)
     settings = _settings(wish, job, workload, ground)
     strikes_per_trial = min(STRIKES_PER_TRIAL, wish.kills)
@@ -149,7 +151,7 @@ def prove_file(
             settings=settings,
             strikes=strikes,
             batches=batches,
-            reasons=find_reasons(planned, unsure_count=workload.unsure_count),
+            reasons=reasons,
             seed=wish.seed,
             strikes_per_trial=strikes_per_trial,
         )

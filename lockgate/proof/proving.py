@@ -125,7 +125,7 @@ class Proof:
                 found[place.label] = Promise(
                     guarantee=_declared(self.planned, node),
                     rows=rows[place.label],
-                    batch=self.batches.get(place.label),
+                    batch=None if self.reasons else self.batches.get(place.label),
                     is_ordered=not one.is_letters and _is_ordered(graph, node),
                     is_placed_by_key=isinstance(one.sink, KafkaSink) and one.sink.partition is None,
                     keeping=place.keeping,
