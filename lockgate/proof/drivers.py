@@ -103,7 +103,6 @@ class Drivers:
     directory: Path
     checkpoint: Path | None  # None: the job keeps none
     rows_per_epoch: int
-    total: int  # events that will come
     master: str | None  # of the Spark cluster; None: this machine
     labels: Mapping[str, str]  # of the topics that are read
     mark: Mark
@@ -214,10 +213,6 @@ class Drivers:
             return sum(told[-1]["events_total"] for driver in self.all if (told := driver.told()))
         done = self.epochs()
         return sum(end.offset for end in self._ends(done - 1)) if done else 0
-
-    def has_caught_up(self) -> bool:
-        """Are all events in epochs that are done?"""
-        return self.consumed() >= self.total
 
     def committed(self) -> list[Committed]:
         """The epochs that Spark has logged as done, as far as its files are there; who did them is not known."""

@@ -28,6 +28,7 @@ from lockgate.proof.troubles.scene import Scene
 from lockgate.proof.troubles.trouble import Tell, Trouble
 
 _EPOCHS_ASLEEP = 3
+_IDLE_SECONDS = 3.0
 _WORKER_SECONDS = (1.0, 5.0)
 _LIMIT_SECONDS = 180.0
 
@@ -78,8 +79,9 @@ class Asleep(Trouble):
 
         def has_gone_on() -> bool:
             drivers.tend({})
-            # Where all events are in, there may be no more epochs to come.
-            return drivers.epochs() >= until or (drivers.has_caught_up() and _is_up_since(drivers.last, 5.0))
+            # No more epochs come than there are events for.
+            is_idle = drivers.consumed() >= self._scene.sent() and _is_up_since(drivers.last, _IDLE_SECONDS)
+            return drivers.epochs() >= until or is_idle
 
         self._scene.wait(has_gone_on, "that another driver goes on", seconds=_LIMIT_SECONDS)
 

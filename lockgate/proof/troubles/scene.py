@@ -33,9 +33,9 @@ class Scene:
     stack: Stack
     rng: random.Random
     marks: Path  # a directory for the marks of faults that processes do to themselves
+    sent: Callable[[], int]  # how many events are there for the job
     topics: Sequence[str] = ()  # that the job writes
     checkpoint: Path | None = None
-    has_full_disk: bool = False  # is the checkpoint on a disk of its own that may be filled?
     kafka_proxy: KafkaProxy | None = None
     postgres_proxy: PostgresProxy | None = None
     cluster: SparkCluster | None = None
