@@ -37,6 +37,7 @@ from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
 from lockgate.proof.trial import Run, Stage
 from lockgate.proof.verdict import Trial, Verdict, judge, unknown
+from lockgate.services.smalldisk import remove_left_disks
 from lockgate.sinks.kafka import KafkaSink
 
 PREFIX = "lockgate-proof-"
@@ -169,6 +170,7 @@ class _OtherLaneFailed(Exception):
 def _clean(stage: Stage) -> Iterator[None]:
     """Topics and files of an earlier proof are removed, and those of this one when it is over."""
     servers = stage.stack.status().kafka.servers or ""
+    remove_left_disks(stage.home)
     for old in stage.home.glob(f"{PREFIX}*"):
         shutil.rmtree(old)
     delete_ours(servers, PREFIX, where=_WHERE)

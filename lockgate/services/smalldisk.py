@@ -25,6 +25,16 @@ def small_disk(directory: Path, *, size_mib: int) -> Iterator[None]:
         _run("umount", "--lazy", str(directory))
 
 
+def remove_left_disks(below: Path) -> None:
+    """Remove the disks below a directory of somebody who was killed: their directories could not be removed."""
+    # A blank in a name is written as \\040 there.
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    places = [Path(line.split()[1].replace("\\040", " ")) for line in lines if line.startswith("tmpfs ")]
+    for place in places:
+        if below.resolve() in place.parents:
+            _run("umount", "--lazy", str(place))
+
+
 def why_no_small_disk() -> str:
     """Why there can be no such disk on this machine; empty where there can."""
     with tempfile.TemporaryDirectory() as place:
