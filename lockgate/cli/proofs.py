@@ -51,7 +51,7 @@ class Wish:
     kills: int = 12
     faults: Sequence[str] | None = None  # by name; None: all that fit
     points: Sequence[str] | None = None
-    events: int = 1000
+    events: int = 2000
     rows_per_epoch: int = 50
     seed: int = 1
     trial: int | None = None  # this one alone

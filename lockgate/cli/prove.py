@@ -31,7 +31,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     prove.add_argument(
         "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all it passes"
     )
-    prove.add_argument("--events", type=int, metavar="N", default=1000, help="of a trial; default: 1,000")
+    prove.add_argument("--events", type=int, metavar="N", default=2000, help="of a trial; default: 2,000")
     prove.add_argument("--rows-per-epoch", type=int, metavar="N", default=50, help="default: 50")
     prove.add_argument("--seed", type=int, metavar="N", default=1, help="of events and faults; default: 1")
     prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to see a counterexample again")

@@ -34,7 +34,7 @@ def prove(
     parameters: Mapping[str, str] | None = None,
     faults: Sequence[str] | None = None,
     points: Sequence[str] | None = None,
-    events: int = 1000,
+    events: int = 2000,
     rows_per_epoch: int = 50,
     seed: int = 1,
     given: Mapping[str, Path] | None = None,
