@@ -24,7 +24,7 @@ from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.wire import Connection
-from lockgate.proof.drivers import Drivers
+from lockgate.proof.drivers import Driver, Drivers
 from lockgate.proof.faults import NETWORK, Kind, Strike
 from lockgate.proof.feed import Feed
 from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
@@ -54,6 +54,7 @@ _PATIENCE_SECONDS = 300.0
 _IDLE_SECONDS = 2.0  # a point may need more epochs than a part of the events has
 _LAST_SECONDS = 20.0
 _QUIET_SECONDS = 15.0
+_DROP_SECONDS = 0.2
 _DISK_MIB = 256
 _TIMEOUT_MS = 8_000
 _KEPT_FOREVER = {"retention.ms": "-1"}
@@ -94,7 +95,7 @@ class Run:
     facts: list[Fact] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._drop_at = time.monotonic()
         self._directory = self.stage.home / self.name
 
     def clock(self) -> float:
@@ -230,8 +231,7 @@ class Run:
             trouble.step()
             struck = self._struck
             share = total * (struck + 1) // (len(self.strikes) + 1)
-            if driver.is_up or not self.stage.is_forgetful:
-                feed.send(min(total, share + extra))
+            self._send(feed, driver, min(total, share + extra))
             now = time.monotonic()
             here = struck, drivers.epochs(), len(drivers.all)
             is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.is_up)
@@ -250,13 +250,28 @@ class Run:
                 )
             time.sleep(_LOOK_SECONDS)
 
+    def _send(self, feed: Feed, driver: Driver | None, limit: int) -> None:
+        """Send events, up to so many in all.
+
+        What comes before a job that forgets has begun to read is lost to it: so they only drip until it tells of an
+        epoch, and the faults to come have something to strike at.
+        """
+        if self.stage.is_forgetful and driver is not None and driver.number > 0 and not driver.told():
+            now = time.monotonic()
+            if not driver.is_up or now < self._drop_at:
+                return
+            self._drop_at = now + _DROP_SECONDS
+            limit = min(limit, feed.sent + 1)
+        feed.send(limit)
+
     def _finish(self, drivers: Drivers, feed: Feed) -> None:
         """Send what is left, let the job end, and run it once more until it has caught up."""
         if self.stage.is_forgetful and drivers.all:
             self._wait_until_up(drivers)
         total = len(self.stage.workload.events)
         while feed.sent < total:
-            feed.send(total)
+            self.stage.go_on()
+            self._send(feed, drivers.tend({}) if self.stage.is_forgetful and drivers.all else None, total)
             time.sleep(_LOOK_SECONDS)
         if self.stage.is_forgetful and drivers.all:
             self._wait_until_quiet(drivers)

@@ -68,4 +68,6 @@ class Scene:
 
     def fact(self, one: Strike, process: str) -> Fault:
         """A fault that has struck."""
-        return Fault(one.kind.value, one.point, process, self.drivers.clock(), self.drivers.epochs())
+        # A job that keeps no checkpoint counts its epochs anew with every start.
+        epoch = None if self.checkpoint is None else self.drivers.epochs()
+        return Fault(one.kind.value, one.point, process, self.drivers.clock(), epoch)
