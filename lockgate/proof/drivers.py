@@ -64,6 +64,11 @@ class Driver:
         """What it has said about each of its epochs; a line that is not yet whole is left."""
         return [json.loads(line) for line in self.out.read_text().split("\n")[:-1]]
 
+    @property
+    def has_read(self) -> bool:
+        """Has it told of an epoch with events?"""
+        return any(told["events_total"] for told in self.told())
+
     def tail(self, lines: int = 12) -> str:
         """Its last words."""
         return "\n".join(self.words.read_text(errors="replace").splitlines()[-lines:])

@@ -234,7 +234,7 @@ class Run:
             self._send(feed, driver, min(total, share + extra))
             now = time.monotonic()
             here = struck, drivers.epochs(), len(drivers.all)
-            is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.is_up)
+            is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.has_read)
             if here != standing_at:
                 moved, standing_at = now, here
             elif now - moved > _IDLE_SECONDS and is_idle and feed.sent < total:
@@ -256,12 +256,14 @@ class Run:
         What comes before a job that forgets has begun to read is lost to it: so they only drip until it tells of an
         epoch, and the faults to come have something to strike at.
         """
-        if self.stage.is_forgetful and driver is not None and driver.number > 0 and not driver.told():
+        if self.stage.is_forgetful and driver is not None and driver.process.poll() is not None:
+            return
+        if self.stage.is_forgetful and driver is not None and driver.number > 0 and not driver.has_read:
             now = time.monotonic()
             if not driver.is_up or now < self._drop_at:
                 return
             self._drop_at = now + _DROP_SECONDS
-            limit = min(limit, feed.sent + 1)
+            limit = min(len(self.stage.workload.events), feed.sent + 1)
         feed.send(limit)
 
     def _finish(self, drivers: Drivers, feed: Feed) -> None:
