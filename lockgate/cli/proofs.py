@@ -101,6 +101,7 @@ def prove_file(
         no_tmpfs=why_no_small_disk(),
     )
     tried = through_spark(job) if wish.through_spark else job
+    tried_plan = plan(tried)
     moved = redirect(tried, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere", "postgresql://localhost:1/none"))
     for name, reason in unread(moved).items():
         tell(f"output {name!r} is left out: {reason}")
@@ -111,7 +112,7 @@ def prove_file(
     reasons = find_reasons(planned, unsure_count=workload.unsure_count)
     # A job without one answer has none that could be computed apart.
     batches = {} if answer is None or reasons else batches_of(answer, moved, workload)
-    strikes = _strikes(wish, plan(tried), kinds, ground)
+    strikes = _strikes(wish, tried_plan, kinds, ground)
     settings = _settings(wish, job, workload, ground)
     strikes_per_trial = min(STRIKES_PER_TRIAL, wish.kills)
     with ExitStack() as ends:
@@ -157,7 +158,7 @@ def prove_file(
         )
         verdict = proof.prove(results, numbers)
     return Proven(
-        Report(verdict, _machine(), settings.command(wish.seed, wish.kills), skipped(plan(tried), kinds, ground)), home
+        Report(verdict, _machine(), settings.command(wish.seed, wish.kills), skipped(tried_plan, kinds, ground)), home
     )
 
 

@@ -133,7 +133,7 @@ def fitting(
 ) -> list[Strike]:
     """All faults of these kinds that can strike a job on this ground, at these points or at all that it passes."""
     ground = ground or Ground()
-    places = _places(planned, ground)
+    places = _places(planned)
     wanted = None if points is None else {*points}
     return [
         Strike(kind, point)
@@ -146,7 +146,7 @@ def fitting(
 
 def skipped(planned: Plan, kinds: Iterable[Kind], ground: Ground) -> dict[str, str]:
     """The kinds that could strike this job, but not on this ground, and why."""
-    places = _places(planned, ground)
+    places = _places(planned)
     found = {kind.value: _missing(kind, ground) for kind in dict.fromkeys(kinds) if places.get(kind)}
     return {name: why for name, why in found.items() if why is not None}
 
@@ -162,7 +162,7 @@ def _missing(kind: Kind, ground: Ground) -> str | None:
     return None
 
 
-def _places(planned: Plan, ground: Ground) -> dict[Kind, Sequence[str]]:
+def _places(planned: Plan) -> dict[Kind, Sequence[str]]:
     """Where each kind of fault can strike a job."""
     graph = planned.logical
     outputs = [node for node in graph.nodes if isinstance(node.step, Write)]
@@ -179,7 +179,7 @@ def _places(planned: Plan, ground: Ground) -> dict[Kind, Sequence[str]]:
     task = list(_KAFKA_TASK) if is_kafka else []
     task += [point for point in ("RECEIVE", "STATE_UPDATE") if has_state and point not in task]
     replies = (*(_LOST_REPLIES if is_kafka else ()), *((COMMIT_REPLY,) if has_postgres else ()))
-    uses_kafka = is_kafka or any(isinstance(sink, KafkaSink) for sink in sinks) or _reads_kafka(planned)
+    uses_kafka = any(isinstance(sink, KafkaSink) for sink in sinks) or _reads_kafka(planned)
     files = (*_FILES, *(("STATE",) if has_state else ())) if is_tracked else ()
     any_moment = (ANY_MOMENT,)
     return {

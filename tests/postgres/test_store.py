@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from lockgate.postgres import store
 from lockgate.postgres.staging import make_table
 from lockgate.postgres.store import PostgresResource, write_plainly
 from lockgate.services.postgres import Postgres
+from lockgate.services.smalldisk import small_disk, why_no_small_disk
 from lockgate.sinks.postgres import PostgresSink
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("without_spark")]
@@ -648,15 +648,12 @@ def test_a_disk_that_is_full_when_rows_are_moved_repeats_the_epoch(resource: Any
 
 
 @pytest.fixture
-def small_disk(server: Postgres, tmp_path: Path) -> Iterator[Path]:
+def tablespace(server: Postgres, tmp_path: Path) -> Iterator[Path]:
     """A tablespace of two megabytes, which new tables use."""
-    place = tmp_path / "small"
-    place.mkdir(mode=0o700)
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mounting, capture_output=True, check=False).returncode:
+    if why_no_small_disk():
         pytest.skip("this user may not mount a small disk")
-    name = f"small_{uuid4().hex[:8]}"
-    try:
+    place, name = tmp_path / "small", f"small_{uuid4().hex[:8]}"
+    with small_disk(place, size_mib=2):
         owner = server.data.stat()
         os.chown(place, owner.st_uid, owner.st_gid)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -667,16 +664,14 @@ def small_disk(server: Postgres, tmp_path: Path) -> Iterator[Path]:
             for kind in ("TABLE", "INDEX"):
                 connection.execute(f"ALTER {kind} ALL IN TABLESPACE {name} SET TABLESPACE pg_default")
             connection.execute(f"DROP TABLESPACE {name}")
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_disk_that_is_full_while_rows_are_staged_repeats_the_epoch(
-    small_disk: Path, dsn: str, orders: Any, database: Any
+    tablespace: Path, dsn: str, orders: Any, database: Any
 ) -> None:
     resource = open_sinks(out=PostgresSink(table="orders", dsn=dsn))
     many = rows_of([{"id": n, "name": "x" * 200} for n in range(4_000)])
-    ballast = small_disk / "ballast"
+    ballast = tablespace / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     with pytest.raises(EpochFailed, match=r"disk is full.*No space left on device"):
         resource.stage({"out": many}, 0)

@@ -4,7 +4,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,28 +111,38 @@ def test_rows_of_sqlite_are_seen_along_and_are_the_same_in_the_end(file: Path) -
     assert {fact.reader for fact in after if isinstance(fact, Read)} == {Reader.AFTER}
 
 
-def test_a_file_that_is_locked_is_waited_for(file: Path) -> None:
-    output = SqliteRows("out", file, "counts")
+@contextmanager
+def row_under_way(file: Path, begin: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SqliteRows, Any]]:
+    """A row that is written and not yet committed, and was looked for twice meanwhile."""
+    output, looks = SqliteRows("out", file, "counts"), list[None]()
+    look = output.look
+
+    def counted(known: Any) -> Any:
+        looks.append(None)
+        return look(known)
+
+    monkeypatch.setattr(output, "look", counted)
     output.clear()
     execute(file, "CREATE TABLE counts (id INTEGER)")
     output.start_along(now)
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute(begin)
         connection.execute("INSERT INTO counts VALUES (1)")
-        time.sleep(2.0)  # looks fail meanwhile
+        wanted, deadline = len(looks) + 3, time.monotonic() + 30  # the second of them begins behind the insert and ends
+        while len(looks) < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield output, connection
+
+
+def test_a_file_that_is_locked_is_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with row_under_way(file, "BEGIN EXCLUSIVE", monkeypatch) as (output, connection):
         connection.execute("COMMIT")
     assert values(output.finish_along()) == [{"id": 1}]
 
 
-def test_what_is_rolled_back_is_never_seen(file: Path) -> None:
-    output = SqliteRows("out", file, "counts")
-    output.clear()
-    execute(file, "CREATE TABLE counts (id INTEGER)")
-    output.start_along(now)
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO counts VALUES (1)")
-        time.sleep(0.7)
+def test_what_is_rolled_back_is_never_seen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with row_under_way(file, "BEGIN IMMEDIATE", monkeypatch) as (output, connection):
         connection.execute("ROLLBACK")
     assert output.finish_along() == []
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from lockgate.kafka.ledgertopic import transactional_id
 from lockgate.kafka.topics import asked
 from lockgate.proof.faults import Strike
@@ -22,13 +20,8 @@ def kill_broker(scene: Scene, strike: Strike) -> str | None:
 def pause_broker(scene: Scene, strike: Strike) -> str | None:
     """Any broker, stopped for a while: it takes connections and says nothing."""
     node = scene.rng.choice(scene.stack.kafka.nodes)
-    daemon = scene.stack.kafka.daemon(node)
-    daemon.send(signal.SIGSTOP)
-    try:
-        scene.pause(_PAUSE_SECONDS)
-    finally:
-        daemon.send(signal.SIGCONT)
-    return f"broker {node.id}"
+    pid = scene.stack.kafka.daemon(node).pid
+    return f"broker {node.id}" if scene.stop_for(pid, _PAUSE_SECONDS) else None
 
 
 def kill_leader(scene: Scene, strike: Strike) -> str | None:

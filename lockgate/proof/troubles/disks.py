@@ -24,8 +24,8 @@ _PIECE_BYTES = 1 << 16
 
 def fill_disk(scene: Scene, strike: Strike) -> str | None:
     """Leave no byte free below the checkpoint until the job has given up, or has stood still for a while."""
-    driver = scene.drivers.last
-    if scene.checkpoint is None or driver is None or driver.process.poll() is not None:
+    driver = scene.running
+    if scene.checkpoint is None or driver is None:
         return None
     filler = scene.checkpoint.parent / "filler"
     try:

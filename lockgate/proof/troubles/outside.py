@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from lockgate.proof.faults import Kind, Strike
 from lockgate.proof.troubles import brokers, databases, disks, network, processes, rivals
@@ -58,7 +59,7 @@ class Outside(Trouble):
         hit = DEEDS[one.kind](self._scene, one)
         if hit is not None:
             self._left.pop(0)
-            self._tell(type(began)(began.kind, began.point, hit, began.at_seconds, began.epoch))
+            self._tell(replace(began, process=hit))
             self._due = drivers.epochs() + self._scene.rng.randint(*_EPOCHS_BETWEEN)
 
     @property

@@ -11,7 +11,7 @@ import signal
 
 import psutil
 
-from lockgate.proof.drivers import Driver, jvm_of, workers_of
+from lockgate.proof.drivers import jvm_of, workers_of
 from lockgate.proof.faults import Strike
 from lockgate.proof.troubles.scene import Scene
 
@@ -21,7 +21,7 @@ _MACHINE_AWAY_SECONDS = (0.0, 3.0)
 
 def kill_driver(scene: Scene, strike: Strike) -> str | None:
     """Python's process of the driver; its JVM notices by itself."""
-    driver = _running(scene)
+    driver = scene.running
     if driver is None:
         return None
     driver.process.kill()
@@ -31,7 +31,7 @@ def kill_driver(scene: Scene, strike: Strike) -> str | None:
 
 def kill_job(scene: Scene, strike: Strike) -> str | None:
     """The driver, its JVM and all below it at once."""
-    driver = _running(scene)
+    driver = scene.running
     if driver is None:
         return None
     below = psutil.Process(driver.process.pid).children(recursive=True)
@@ -50,7 +50,8 @@ def kill_worker(scene: Scene, strike: Strike) -> str | None:
 
 def pause_worker(scene: Scene, strike: Strike) -> str | None:
     """The same, stopped for a while."""
-    return _pause(scene, _worker(scene), "worker")
+    worker = _worker(scene)
+    return f"worker {worker}" if scene.stop_for(worker, _PAUSE_SECONDS) else None
 
 
 def kill_executor(scene: Scene, strike: Strike) -> str | None:
@@ -61,7 +62,8 @@ def kill_executor(scene: Scene, strike: Strike) -> str | None:
 
 def pause_executor(scene: Scene, strike: Strike) -> str | None:
     """The same, stopped for a while."""
-    return _pause(scene, _executor(scene), "JVM")
+    jvm = _executor(scene)
+    return f"JVM {jvm}" if scene.stop_for(jvm, _PAUSE_SECONDS) else None
 
 
 def kill_machine(scene: Scene, strike: Strike) -> str | None:
@@ -75,13 +77,8 @@ def kill_machine(scene: Scene, strike: Strike) -> str | None:
     return f"Worker {pid} and all below it"
 
 
-def _running(scene: Scene) -> Driver | None:
-    driver = scene.drivers.last
-    return driver if driver is not None and driver.process.poll() is None else None
-
-
 def _executor(scene: Scene) -> int | None:
-    driver = _running(scene)
+    driver = scene.running
     if driver is None:
         return None
     if scene.cluster is None:
@@ -91,22 +88,12 @@ def _executor(scene: Scene) -> int | None:
 
 
 def _worker(scene: Scene) -> int | None:
-    driver = _running(scene)
+    driver = scene.running
     if driver is None:
         return None
     above = [driver.process.pid] if scene.cluster is None else scene.cluster.executors()
     workers = [worker.pid for pid in above for worker in workers_of(pid)]
     return scene.rng.choice(workers) if workers else None
-
-
-def _pause(scene: Scene, pid: int | None, name: str) -> str | None:
-    if pid is None or not _send(pid, signal.SIGSTOP):
-        return None
-    try:
-        scene.pause(_PAUSE_SECONDS)
-    finally:
-        _send(pid, signal.SIGCONT)
-    return f"{name} {pid}"
 
 
 def _send(pid: int, number: signal.Signals) -> bool:

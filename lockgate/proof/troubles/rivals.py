@@ -10,8 +10,8 @@ _LIMIT_SECONDS = 180.0
 
 def start_second_driver(scene: Scene, strike: Strike) -> str | None:
     """Start another one while the first runs, and wait until one of them has given up."""
-    first = scene.drivers.last
-    if first is None or first.process.poll() is not None or not first.is_up:
+    first = scene.running
+    if first is None or not first.is_up:
         return None
     second = scene.drivers.start({})
     rivals = (first, second)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockgate.errors import Failed
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import Connection
-from lockgate.proof.drivers import Drivers
+from lockgate.proof.drivers import Driver, Drivers
 from lockgate.proof.faults import Strike
 from lockgate.proof.history import Fault
 from lockgate.services.kafkaproxy import KafkaProxy
@@ -40,6 +42,12 @@ class Scene:
     postgres_proxy: PostgresProxy | None = None
     cluster: SparkCluster | None = None
 
+    @property
+    def running(self) -> Driver | None:
+        """The driver that runs now; None where there is none."""
+        driver = self.drivers.last
+        return driver if driver is not None and driver.process.poll() is None else None
+
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """To Kafka itself, past the proxy."""
@@ -65,6 +73,21 @@ class Scene:
     def pause(self, seconds: tuple[float, float]) -> None:
         """Let some time pass, as much as the seed says."""
         time.sleep(self.rng.uniform(*seconds))
+
+    def stop_for(self, pid: int | None, seconds: tuple[float, float]) -> bool:
+        """Stop a process for a while; False where it is not there."""
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            return False
+        try:
+            self.pause(seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return True
 
     def fact(self, one: Strike, process: str) -> Fault:
         """A fault that has struck."""
