@@ -1,5 +1,6 @@
 """The blocks of these pages run as they stand there, and every stream in them plans."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from lockgate import FileSink, Guarantee, Job, Plan, Stream, explain, plan
 from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.dataflow.steps import LateEvents, Step, Timed
+from lockgate.testing import prove
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("JOINS.md", "PATTERNS.md", "STATE.md", "TIME.md", "WINDOWS.md")
@@ -97,10 +99,17 @@ def test_the_test_of_the_page_about_tests_passes() -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "TESTING.md").read_text(), re.DOTALL):
         exec(compile(block, "TESTING.md", "exec"), names)  # noqa: S102 - the page is ours
-    tests = [one for name, one in names.items() if name.startswith("test_")]
-    assert tests
-    for test in tests:
-        test()
+    asked: list[inspect.BoundArguments] = []
+
+    def note(*args: Any, **kwargs: Any) -> None:
+        asked.append(inspect.signature(prove).bind(*args, root=DOCS, **kwargs))
+
+    tests = {name: one for name, one in names.items() if name.startswith("test_")}
+    assert tests.keys() == {"test_a_minute_is_added_up_when_it_is_over", "test_payments_keep_their_promise"}
+    tests["test_a_minute_is_added_up_when_it_is_over"]()
+    # Proofs have tests of their own; here it is enough that the page asks for one as it is asked for.
+    tests["test_payments_keep_their_promise"](lockgate_prove=note)
+    assert [one.arguments["kills"] for one in asked] == [12]
 
 
 @pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md", "TESTING.md"])
