@@ -27,6 +27,7 @@ from lockgate.proof.outputs.output import Clock
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.services.ports import HOST
 from lockgate.services.processes import Mark
+from lockgate.spark.workers import MODULE
 
 KILL_LIMIT = timedelta(seconds=30)
 STOP_LIMIT = timedelta(seconds=120)
@@ -96,7 +97,7 @@ def jvm_of(pid: int) -> int | None:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return "pyspark.daemon" in process.cmdline()
+    return MODULE in process.cmdline()
 
 
 @dataclass

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.errors import BadMachine, Refused
+from lockgate.spark import workers
 from lockgate.spark.classes import spark_classes
 from lockgate.spark.java import find_java
 
@@ -75,6 +76,7 @@ _NO_RETRIES = {
 _PROCESS_SETTINGS = {
     "spark.speculation": "false",  # two attempts of one task would both write
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": workers.MODULE,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopTimeout": "60s",
