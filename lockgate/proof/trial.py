@@ -220,7 +220,7 @@ class Run:
         """Let the job run until all of these faults have struck, or nothing is left to strike at."""
         total = len(self.stage.workload.events)
         before = self._struck
-        moved, standing_at, extra = time.monotonic(), (-1, -1, -1), 0
+        moved, standing_at, extra = time.monotonic(), (-1, -1, -1, False), 0
         last = drivers.last
         if last is not None and last.process.poll() is None:
             last.process.kill()  # the next one is armed by its environment
@@ -233,8 +233,11 @@ class Run:
             share = total * (struck + 1) // (len(self.strikes) + 1)
             self._send(feed, driver, min(total, share + extra))
             now = time.monotonic()
-            here = struck, drivers.epochs(), len(drivers.all)
-            is_idle = drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.has_read)
+            here = struck, drivers.epochs(), len(drivers.all), driver.is_up
+            # Who is still starting does not wait for events.
+            is_idle = driver.is_up and (
+                drivers.consumed() >= feed.sent or (self.stage.is_forgetful and driver.has_read)
+            )
             if here != standing_at:
                 moved, standing_at = now, here
             elif now - moved > _IDLE_SECONDS and is_idle and feed.sent < total:
