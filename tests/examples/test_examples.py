@@ -45,6 +45,7 @@ DECLARED = {
     "crossings": Guarantee.END_TO_END_EXACTLY_ONCE,
     "hashtags": Guarantee.AT_LEAST_ONCE,
     "order_volume": Guarantee.END_TO_END_EXACTLY_ONCE,
+    "payments": Guarantee.END_TO_END_EXACTLY_ONCE,
     "reading_sessions": Guarantee.END_TO_END_EXACTLY_ONCE,
     "requests_per_ip": Guarantee.END_TO_END_EXACTLY_ONCE,
     "sensor_averages": Guarantee.END_TO_END_EXACTLY_ONCE,
@@ -212,6 +213,33 @@ def test_the_check_of_the_totals_notices_an_order_that_is_missing_or_counted_twi
             check_totals(wrong, events)
 
 
+@pytest.mark.system
+def test_payments_are_settled_once_with_their_fee_and_in_the_order_of_their_account(
+    spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    payments, settlements = unique("payments"), unique("settlements")
+    events = list(make_events("payments", count=EVENTS, seed=14))
+    send(kafka, payments, events)
+    run_all(job_of("payments", servers=kafka, payments=payments, settlements=settlements), tmp_path)
+
+    due = {event["id"]: event for event in events if event["currency"] == "EUR" and event["cents"] > 0}
+    rows = list(read(kafka, settlements))
+    assert sorted(row["id"] for row in rows) == sorted(due)
+    for row in rows:
+        event = due[row["id"]]
+        assert (row["account"], row["cents"], moment(row["at"])) == (
+            event["account"],
+            event["cents"],
+            moment(event["at"]),
+        )
+        assert row["fee_cents"] == Decimal(event["cents"]) * 25 // 10_000
+        assert row["_key"] == event["account"].encode()
+    for account in {event["account"] for event in events}:
+        for partition in range(PARTITIONS):  # the order of an input partition is kept
+            ids = [row["id"] for row in rows if row["account"] == account and row["id"] % PARTITIONS == partition]
+            assert ids == sorted(ids)
+
+
 # -- as a user runs them ----------------------------------------------------------------------------------------------
 
 
@@ -221,6 +249,7 @@ def test_the_check_of_the_totals_notices_an_order_that_is_missing_or_counted_twi
     [
         ("hashtags", ["Logical graph", "Physical graph", "by key (hashtag)", "|spark ", "exactly-once (state)"]),
         ("order_volume", ["reached end-to-end exactly-once", "|winter-sale|", "|two-for-one|"]),
+        ("payments", ["reached end-to-end exactly-once", "|account-00|", "|account-19|"]),
         (
             "requests_per_ip",
             ["reached end-to-end exactly-once", "|203.0.113.66 |2026-01-01T12:02:00.000000Z|", "too late"],
@@ -246,7 +275,7 @@ def test_example_runs_as_a_script(name: str, shown: list[str], kafka: str, tmp_p
         assert text in done.stdout
 
 
-@pytest.mark.parametrize("name", ["hashtags", "order_volume", "requests_per_ip", "system_usage"])
+@pytest.mark.parametrize("name", ["hashtags", "order_volume", "payments", "requests_per_ip", "system_usage"])
 def test_example_without_a_broker_says_how_to_start_one(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
     bare = {key: text for key, text in os.environ.items() if key != "LOCKGATE_HOME"}
@@ -269,6 +298,7 @@ MAKERS = {
     "crossings": "make_vehicles",
     "hashtags": "make_posts",
     "order_volume": "make_orders",
+    "payments": "make_payments",
     "reading_sessions": "make_pages",
     "requests_per_ip": "make_requests",
     "sensor_averages": "make_readings",

@@ -139,6 +139,13 @@ def test_a_late_request_is_told_with_the_minute_that_it_missed() -> None:
     assert rows["counts"] == []
 
 
+def test_payments_in_euro_are_settled_with_a_fee() -> None:
+    paid = {"account": "a", "currency": "EUR", "at": 0}
+    refused = [{**paid, "cents": 0}, {**paid, "cents": None}, {**paid, "cents": 900, "currency": None}]
+    rows = told("payments", "payments", timed({**paid, "id": 1, "cents": 799}, *refused))["settlements"]
+    assert rows == [{"id": 1, "account": "a", "cents": 799, "at": at(0), "fee_cents": 1}]
+
+
 def test_hashtags_are_counted_as_often_as_they_are_used() -> None:
     posts = timed({"text": "#A and #a, #b", "at": 1}, {"text": "#z", "at": 70}, {"text": "none", "at": 999})
     rows = told("hashtags", "posts", posts)["counts"]
@@ -401,7 +408,7 @@ def finding_of(batch: Sequence[Row], there: Sequence[Content], keeping: Keeping 
     return check_aggregates(History((*facts, ReadToEnd(Reader.AFTER, 2.0))), {"out": promise})
 
 
-@pytest.mark.parametrize("name", ["order_volume", "requests_per_ip", "system_usage"])
+@pytest.mark.parametrize("name", ["order_volume", "payments", "requests_per_ip", "system_usage"])
 def test_a_planted_wrong_row_is_caught(name: str) -> None:
     job = moved(name)
     for label, batch in batches_of(

@@ -117,7 +117,16 @@ def test_a_promise_that_lets_state_go_is_a_reason() -> None:
 
 @pytest.mark.parametrize(
     "example",
-    ["bubbles", "crossings", "hashtags", "order_volume", "reading_sessions", "requests_per_ip", "smoke_alarm"],
+    [
+        "bubbles",
+        "crossings",
+        "hashtags",
+        "order_volume",
+        "payments",
+        "reading_sessions",
+        "requests_per_ip",
+        "smoke_alarm",
+    ],
 )
 def test_the_examples_have_one_answer(example: str) -> None:
     job = load_job(str(Path(__file__).parents[2] / "examples" / f"{example}.py"), [])
