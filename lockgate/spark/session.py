@@ -77,6 +77,7 @@ _PROCESS_SETTINGS = {
     "spark.speculation": "false",  # two attempts of one task would both write
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": workers.MODULE,
+    "spark.python.worker.faulthandler.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopTimeout": "60s",
@@ -162,13 +163,16 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
             # of its standard input tells it.
             popen = {"stdout": log, "stderr": log, "stdin": subprocess.PIPE, "start_new_session": True}
             gateway = launch_gateway(conf=conf, popen_kwargs=popen)  # type: ignore[no-untyped-call]
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             raise BadMachine(
                 f"Spark does not start: {str(error).splitlines()[0]}",
                 where=f"master {master}",
                 fix=f"see {wanted.log_file}; for a cluster check its address, for this machine `lockgate doctor`",
             ) from error
+    # Workers of another environment are forked from a process of their own. Spark sets this for SQL, and not for state.
+    context.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+    return context
 
 
 def _log_settings(log_file: Path) -> Path:
