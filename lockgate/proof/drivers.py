@@ -121,9 +121,10 @@ class Drivers:
 
     @property
     def last(self) -> Driver | None:
-        """The newest one that runs, or else the newest one."""
-        running = [driver for driver in self.all if not driver.is_aside and driver.process.poll() is None]
-        return next(iter((running or self.all)[-1:]), None)
+        """The newest one that runs, or else the newest one; who sleeps while another one is to go on is neither."""
+        awake = [driver for driver in self.all if not driver.is_aside]
+        running = [driver for driver in awake if driver.process.poll() is None]
+        return next(iter((running or awake)[-1:]), None)
 
     def start(self, environment: Mapping[str, str], *options: str) -> Driver:
         """Start it, from its checkpoint where there is one."""

@@ -95,3 +95,10 @@ def test_every_fault_is_dealt_out_as_often_as_every_other_one_and_alike_by_one_s
     assert set(Counter(one.point for trial in dealt for one in trial).values()) == {5}
     assert dealt == [deal(strikes, seed=3, number=number, count=5) for number in range(7)]
     assert dealt != [deal(strikes, seed=4, number=number, count=5) for number in range(7)]
+
+
+def test_what_a_driver_passes_once_strikes_at_the_first_passing() -> None:
+    strikes = [Strike(Kind.KILL_DRIVER, point) for point in ("CLAIM", "RECOVERY", "MARKER")]
+    dealt = [one for number in range(50) for one in deal(strikes, seed=1, number=number, count=3)]
+    hits = {point: {one.hit for one in dealt if one.point == point} for point in ("CLAIM", "RECOVERY", "MARKER")}
+    assert hits == {"CLAIM": {1}, "RECOVERY": {1}, "MARKER": {1, 2}}
