@@ -29,7 +29,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from lockgate.dataflow.endpoints import Sink
@@ -40,7 +39,7 @@ from lockgate.proof.canonical import Form, write
 from lockgate.proof.outputs.readers import place_of
 from lockgate.proof.promises import Row
 from lockgate.proof.redirect import Input, Redirected, Result
-from lockgate.proof.values import kind_of
+from lockgate.proof.values import kind_of, type_of
 from lockgate.proof.workload import Workload
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.postgres import PostgresSink
@@ -132,7 +131,7 @@ class _Reader:
         kind = kind_of(column)
         if kind in ("INT", "BIGINT"):
             return {column.name: struct.unpack(">i" if kind == "INT" else ">q", raw)[0]}
-        return {column.name: raw if kind == "BINARY" else as_type(_tree(column), raw.decode())}
+        return {column.name: raw if kind == "BINARY" else as_type(type_of(column), raw.decode())}
 
     def _value_row(self, raw: bytes | None) -> dict[str, Any]:
         if raw is None:
@@ -142,7 +141,7 @@ class _Reader:
         if self._format == "csv":
             (fields,) = csv.reader([raw.decode()], escapechar="\\")
             texts = (
-                text if text or _tree(one).this in exp.DataType.TEXT_TYPES else None
+                text if text or type_of(one).this in exp.DataType.TEXT_TYPES else None
                 for one, text in zip(self._value, fields, strict=True)
             )
             return _typed(self._value, dict(zip((one.name for one in self._value), texts, strict=True)))
@@ -156,13 +155,7 @@ def _loads(raw: bytes) -> Any:
 
 def _typed(columns: Sequence[Column], row: Mapping[str, Any]) -> dict[str, Any]:
     found = {name.lower(): value for name, value in row.items()}
-    return {column.name: as_type(_tree(column), found.get(column.name.lower())) for column in columns}
-
-
-def _tree(column: Column) -> exp.DataType:
-    kind = sqlglot.parse_one(f"CREATE TABLE t (x {column.type or 'STRING'})", read="spark").this.expressions[0].kind
-    assert isinstance(kind, exp.DataType)
-    return kind
+    return {column.name: as_type(type_of(column), found.get(column.name.lower())) for column in columns}
 
 
 _TYPES = exp.DataType.Type

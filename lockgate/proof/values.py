@@ -13,6 +13,7 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import Any
 
 import sqlglot
@@ -73,20 +74,25 @@ _NAMES = {
 }
 
 
+def type_of(column: Column) -> exp.DataType:
+    """The type of a column, as a tree that all share and nobody changes."""
+    return _tree(column.type or "STRING")
+
+
 def kind_of(column: Column) -> str | None:
     """The type of a column without its parameters; None where no values are made for it."""
-    return _NAMES.get(_tree(column.type).this)
+    return _NAMES.get(type_of(column).this)
 
 
 def digits_of(column: Column) -> tuple[int, int]:
     """How many digits a decimal has before and behind the dot."""
-    return _digits(_tree(column.type))
+    return _digits(type_of(column))
 
 
 def maker(column: Column, where: str, fix: str) -> Callable[[random.Random, int, datetime], Any]:
     """What makes the values of a column; Refused, with the fix, where its type has none."""
     try:
-        return _maker(_tree(column.type), column.name)
+        return _maker(type_of(column), column.name)
     except _NoValues as none:
         raise Refused(
             f"no values are made for column {column.name!r} of type {column.type}: {none}", where=where, fix=fix
@@ -95,7 +101,7 @@ def maker(column: Column, where: str, fix: str) -> Callable[[random.Random, int,
 
 def from_domain(column: Column, index: int) -> Any:
     """The value of this number among those that a column is drawn from; the same in every source that has its name."""
-    kind, tree = kind_of(column), _tree(column.type)
+    kind, tree = kind_of(column), type_of(column)
     if kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         return index % {"TINYINT": 100, "SMALLINT": 30_000}.get(kind, 2**31)
     if kind in ("FLOAT", "DOUBLE"):
@@ -128,9 +134,10 @@ class _NoValues(Exception):
     """A type, or a part of it, that nothing is made for."""
 
 
-def _tree(type: str | None) -> exp.DataType:
+@cache  # to parse it takes longer than to make a value
+def _tree(type: str) -> exp.DataType:
     # As a column and not as a cast, of which Spark makes plain text where a length is told.
-    table = sqlglot.parse_one(f"CREATE TABLE t (x {type or 'STRING'})", read="spark").this
+    table = sqlglot.parse_one(f"CREATE TABLE t (x {type})", read="spark").this
     kind = table.expressions[0].kind
     assert isinstance(kind, exp.DataType)
     return kind
