@@ -19,6 +19,8 @@ _NEEDED = (
     "pyspark.worker",
     "pandas",
     "pyarrow",
+    "kafka",
+    "lockgate.sinks.kafkaepoch",
     "lockgate.spark.functions",
     "lockgate.spark.keyed",
     "lockgate.spark.stateful",
