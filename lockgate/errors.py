@@ -64,6 +64,10 @@ class LedgerMismatch(Failed):
     """What the sink has committed and what the checkpoint says do not fit together; a person has to decide."""
 
 
+class CheckpointDamaged(Failed):
+    """A file of the checkpoint is not as it was written; the next run would find the same."""
+
+
 class TopicGone(Failed):
     """A topic that was written to before does not exist any more."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -13,9 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lockgate.errors import Refused
+from lockgate.errors import LockgateError, Refused
+from lockgate.guarantees import Guarantee
 
 if TYPE_CHECKING:
+    from lockgate.cli.supervisor import Report
+    from lockgate.dataflow.job import Job
     from lockgate.runtime.progress import Progress
 
 _LINE_EVERY_SECONDS = 5.0
@@ -39,7 +43,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "run",
         help="run a job",
         description="Run a job until Ctrl-C or SIGTERM, or, with --until-caught-up, until all that was there is done. "
-        "A run that was stopped or failed is continued by the next one from its checkpoint.",
+        "A run that was stopped or failed is continued by the next one from its checkpoint. A driver that dies or "
+        "fails is started again by itself.",
     )
     offer_job(run)
     run.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; any Hadoop file system")
@@ -58,6 +63,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="begin again under an old name: put the checkpoint aside and let the ledger say that nothing is out; "
         "what is out already will come out again",
+    )
+    run.add_argument(
+        "--no-supervise",
+        dest="is_supervised",
+        action="store_false",
+        help="end with the first failure; without this the job is started again from its checkpoint, unless a person "
+        "has to decide something first",
     )
     run.add_argument("--json", action="store_true", help="tell the progress as lines of JSON")
     run.set_defaults(run=run_job)
@@ -83,25 +95,43 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 
 def run_job(arguments: argparse.Namespace) -> int:
-    """Run a job under the eyes of its author."""
+    """Run a job under the eyes of its author, in a process that is started again when it dies."""
     from lockgate.cli.jobfile import load_job
+    from lockgate.cli.supervisor import Report, Supervisor
+
+    if arguments.is_supervised:
+        return Supervisor([*_this_command(), *arguments.words, "--no-supervise"], say=_say_aloud).run()
+    report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        return _drive(load_job(arguments.file, arguments.parameters), arguments, report)
+    except LockgateError as error:
+        report.tell_error(error)
+        raise
+
+
+def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
     from lockgate.runtime.run import ROWS_PER_EPOCH, run
 
-    job = load_job(arguments.file, arguments.parameters)
     live = LiveLine(as_json=arguments.json)
     live.say(f"job {job.name}: starting Spark")
+    # A job that keeps no checkpoint would begin there again, and deliver twice.
+    start = None if report.is_again and job.guarantee is Guarantee.AT_MOST_ONCE else arguments.start
+    new_life = arguments.new_life and not report.is_again
+    if new_life or (start is not None and job.guarantee is Guarantee.AT_MOST_ONCE):
+        report.tell_delicate()
     started = run(
         job,
         checkpoint=arguments.checkpoint,
         master=arguments.master,
-        start=arguments.start,
+        start=start,
         rows_per_epoch=ROWS_PER_EPOCH if arguments.rows_per_epoch is None else arguments.rows_per_epoch,
-        new_life=arguments.new_life,
+        new_life=new_life,
         wait=False,
         until_caught_up=arguments.until_caught_up,
     )
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
+    report.tell(started.goes_on, started.epochs_done)
 
     asked_at: list[float] = []
 
@@ -115,11 +145,25 @@ def run_job(arguments: argparse.Namespace) -> int:
             live.say("stopping; once more ends it at once")
             started.ask_to_stop()
 
+    def show(progress: Progress) -> None:
+        live.show(progress)
+        report.tell(started.goes_on, started.epochs_done)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    started.wait(on_progress=live.show)
+    started.wait(on_progress=show)
     live.finish()
     return 0
+
+
+def _this_command() -> list[str]:
+    """How this very program was started: as the installed command, or as a module."""
+    is_installed = Path(sys.argv[0]).name == "lockgate"
+    return [sys.executable, sys.argv[0]] if is_installed else [sys.executable, "-m", "lockgate.cli.main"]
+
+
+def _say_aloud(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 class LiveLine:

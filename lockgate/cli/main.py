@@ -54,6 +54,7 @@ GROUPS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the console script `lockgate`."""
     arguments = make_parser().parse_args(argv)
+    arguments.words = [*(sys.argv[1:] if argv is None else argv)]
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)

@@ -75,8 +75,8 @@ class Driver:
         self.home.mkdir(parents=True, exist_ok=True)
         self.starts += 1
         self._read_bytes = 0
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", str(self.job_file), "-p", f"spec={self.spec}"]
-        command += ["--json", *options]
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", str(self.job_file)]
+        command += ["-p", f"spec={self.spec}", "--json", *options]
         if self.is_tracked:
             command += ["--checkpoint", str(self.home / "checkpoint")]
         with self._out.open("wb") as out, self.words.open("wb") as words:

@@ -119,8 +119,8 @@ class Setting:
             "large": self.topic_out,
             "guarantee": self.guarantee.name,
         }
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", str(JOB_FILE), "--until-caught-up", "--json"]
-        command += ["--master", master, "--checkpoint", str(self.home / "checkpoint")]
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", str(JOB_FILE)]
+        command += ["--until-caught-up", "--json", "--master", master, "--checkpoint", str(self.home / "checkpoint")]
         command += ["--rows-per-epoch", str(self.rows_per_epoch)]
         return command + [word for name, text in parameters.items() for word in ("-p", f"{name}={text}")]
 

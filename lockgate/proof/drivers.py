@@ -132,8 +132,8 @@ class Drivers:
         temporary = self.directory / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         words = self.directory / f"driver-{number}.err"
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", str(self.job_file), "-p", f"spec={self.spec}"]
-        command += ["--json", "--rows-per-epoch", str(self.rows_per_epoch), *options]
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", str(self.job_file)]
+        command += ["-p", f"spec={self.spec}", "--json", "--rows-per-epoch", str(self.rows_per_epoch), *options]
         command += self.first_options if number == 0 else ()
         command += [] if self.master is None else ["--master", self.master]
         if self.checkpoint is not None:

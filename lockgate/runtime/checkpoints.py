@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from lockgate.commit.protocol import Epoch
-from lockgate.errors import Failed, Refused
+from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.runtime.checksums import is_whole
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ class Checkpoint:
         if not system.rename(path, self._jvm().org.apache.hadoop.fs.Path(place)):
             raise Failed(f"it cannot be moved to {place}", where=f"checkpoint {self.root}", fix="move it by hand")
 
-    def _damaged(self, name: str, why: str) -> Failed:
-        return Failed(
+    def _damaged(self, name: str, why: str) -> CheckpointDamaged:
+        return CheckpointDamaged(
             f"the checkpoint's file {name} is damaged: {why}",
             where=f"checkpoint {self.root}",
             fix="put it back from a copy of the checkpoint, and look after its disk; nothing was delivered from it",

@@ -49,22 +49,22 @@ class Watcher:
     late_total: int = 0
     is_silent: bool = False  # was the last one about an epoch without news?
     _last: tuple[str, int] | None = None
-    _next: int = 0  # the epoch that the next report is about, unless one was missed
+    upcoming: int = 0  # the epoch that the next report is about, unless one was missed
 
     def has_missed(self, report: Mapping[str, Any]) -> bool:
         """Were there epochs between the last report that was taken and this one? Short ones end between two looks."""
-        return bool(report["batchId"] > self._next)
+        return bool(report["batchId"] > self.upcoming)
 
     def begin_anew(self) -> None:
         """Go on with a query whose checkpoint is fresh: its epochs are numbered from 0."""
-        self._next = 0
+        self.upcoming = 0
 
     def take(self, report: Mapping[str, Any] | None) -> Progress | None:
         """The progress that a new report of Spark's means; None where it is an old one."""
         if report is None or (self._last is not None and _place(report) <= self._last):
             return None
         self._last = _place(report)
-        self._next = report["batchId"] + is_epoch(report)
+        self.upcoming = report["batchId"] + is_epoch(report)
         events = count_events(report["sources"])
         self.events_total += events
         self.is_silent = is_epoch(report) and not has_news(report)

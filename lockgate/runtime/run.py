@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read, Timed, Transform
-from lockgate.errors import BadJob, EpochFailed, Failed, LockgateError, Refused, TooManyLetters
+from lockgate.errors import BadJob, CheckpointDamaged, EpochFailed, Failed, LockgateError, Refused, TooManyLetters
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
@@ -109,6 +109,7 @@ class Run:
     _stepper: Stepper | None = None  # who says, in a test, what time it is and when an epoch may begin
     _settled: int | None = None  # the newest epoch when it settled; None before the first step of a query
     pulse: Path | None = None  # where it is said that event time goes on without events; None where it never does
+    epochs_done: int = 0  # that were reported, at the last look
     goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
 
     @property
@@ -120,6 +121,13 @@ class Run:
     def _acker(self) -> Acker | None:
         """Who looks after the events that are tried again, where there are any."""
         return None if self._writer.letters is None else self._writer.letters.acker
+
+    @property
+    def goes_on(self) -> str:
+        """Where another run would go on if this one died now."""
+        if self._forgetting is not None:
+            return "with what comes next"
+        return f"from epoch {max(self._watcher.upcoming, self._writer.past.planned, 0)}"
 
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
@@ -148,6 +156,7 @@ class Run:
             if news is not None:
                 self._newest = news
             if news is not None and is_epoch(report):
+                self.epochs_done += 1
                 done = {0: news.events_total - before} if letters is None else letters.done.pop(news.epoch, {})
                 self._times.add(done, self._writer.tries.of(news.epoch))
 
@@ -593,7 +602,7 @@ def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateEr
     """The failure of a query as the author can use it: a row with its place, or Spark's first line and the log."""
     for one in (*cause, error):
         if _is_damage(str(one)):
-            return Failed(
+            return CheckpointDamaged(
                 f"a file of the state in the checkpoint cannot be read: {first_cause(str(one))}",
                 where=f"checkpoint {run.checkpoint}, state; which file: {run.log_file}",
                 fix="put it back from a copy of the checkpoint, and look after its disk; nothing was delivered from it."

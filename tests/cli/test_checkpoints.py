@@ -190,7 +190,16 @@ class Site:
 
     def run(self, *options: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "lockgate.cli.main", "run", *self.target, "--until-caught-up", *options],
+            [
+                sys.executable,
+                "-m",
+                "lockgate.cli.main",
+                "run",
+                "--no-supervise",
+                *self.target,
+                "--until-caught-up",
+                *options,
+            ],
             cwd=self.directory,
             env={**os.environ, **(as_environment(faults) if faults else {})},
             stdout=subprocess.PIPE,

@@ -162,7 +162,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_leaves_no_process_behind(
     kafka: str, topics: tuple[str, str], command: list[str], tmp_path: Path
 ) -> None:
     send(kafka, topics[0], range(200))
-    with lockgate(tmp_path, *command, "--json", "--rows-per-epoch", "20") as process:
+    with lockgate(tmp_path, *command, "--no-supervise", "--json", "--rows-per-epoch", "20") as process:
         process.wait_for(lambda: '"epoch": 2,' in process.text)
         family = psutil.Process(process.child.pid).children(recursive=True)
         assert any(member.name() == "java" for member in family)
@@ -174,6 +174,37 @@ def test_a_driver_that_is_killed_loses_nothing_and_leaves_no_process_behind(
         assert process.end() == 0, process.text
     found = read_ids(kafka, topics[1], lambda found: set(found) == set(range(200)))
     assert set(found) == set(range(200))
+
+
+def test_a_driver_that_is_killed_is_started_again_and_says_why(
+    kafka: str, topics: tuple[str, str], command: list[str], tmp_path: Path
+) -> None:
+    send(kafka, topics[0], range(200))
+    with lockgate(tmp_path, *command, "--until-caught-up", "--json", "--rows-per-epoch", "20") as process:
+        process.wait_for(lambda: '"epoch": 2,' in process.text)
+        (driver,) = psutil.Process(process.child.pid).children()
+        family = driver.children(recursive=True)
+        driver.kill()
+        assert process.end() == 0, process.text
+        _, alive = psutil.wait_procs(family, timeout=60)
+        assert not alive, "the JVM outlived its driver"
+    assert re.search(r"restart 1, from epoch [2-9], in \d\.\d s: the driver was killed by SIGKILL", process.text)
+    found = read_ids(kafka, topics[1], lambda found: set(found) == set(range(200)))
+    assert set(found) == set(range(200))
+
+
+def test_a_driver_ends_with_its_supervisor(
+    kafka: str, topics: tuple[str, str], command: list[str], tmp_path: Path
+) -> None:
+    send(kafka, topics[0], range(20))
+    with lockgate(tmp_path, *command, "--json") as process:
+        process.wait_for(lambda: '"events_total": 20' in process.text)
+        family = psutil.Process(process.child.pid).children(recursive=True)
+        assert any(member.name() == "java" for member in family)
+        process.child.kill()
+        _, alive = psutil.wait_procs(family, timeout=60)
+        assert not alive, "the driver outlived its supervisor"
+        assert process.end() == -signal.SIGKILL
 
 
 def test_an_epoch_takes_no_more_rows_than_it_may_and_a_bad_value_ends_with_status_1(
@@ -188,7 +219,7 @@ def test_an_epoch_takes_no_more_rows_than_it_may_and_a_bad_value_ends_with_statu
     producer = KafkaProducer(bootstrap_servers=kafka)
     producer.send(topics[0], b"not json", partition=1).get(timeout=30)
     producer.close()
-    with lockgate(tmp_path, *command, "--until-caught-up") as process:
+    with lockgate(tmp_path, *command, "--until-caught-up", "--no-supervise") as process:
         assert process.end() == 1, process.text
     assert f"topic {topics[0]!r}, partition 1, offset 25" in process.text
     assert re.search(r"where: source 'payments', declared at large_payments\.py:\d+", process.text)

@@ -274,7 +274,7 @@ def test_a_driver_that_dies_around_the_decision_leaves_every_row_once(
     (tmp_path / "killed.py").write_text(textwrap.dedent(JOB))
     fault = Fault(point=point, action="kill", hit=hit, mark=str(tmp_path / "mark"))
     parameters = {"read": tmp_path / "in", "table": tmp_path / "out.db", "files": place.below("out")}
-    command = [sys.executable, "-m", "lockgate.cli.main", "run", "killed.py", "--until-caught-up"]
+    command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", "killed.py", "--until-caught-up"]
     command += ["--rows-per-epoch", "20", "--checkpoint", place.below("checkpoint")]
     command += [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
 

@@ -139,7 +139,7 @@ class Failures:
         }
         named = [part for item in parameters.items() for part in ("-p", "=".join(item))]
         environment = {self._mark.name: self._mark.value, **as_environment(faults)}
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", "job.py", "--json", *named]
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", "job.py", "--json", *named]
         self.driver = launch(command, self.directory, f"driver-{self.starts}.log", environment)
         self.starts += 1
         # Spark writes down where it begins before it reads anything: at-most-once begins with what comes then.

@@ -297,7 +297,7 @@ class Trial:
 
     def start_driver(self) -> Driver:
         """Start `lockgate run`, armed."""
-        command = self.command("run", "job.py", "--json", "--rows-per-epoch", str(ROWS_PER_EPOCH))
+        command = self.command("run", "--no-supervise", "job.py", "--json", "--rows-per-epoch", str(ROWS_PER_EPOCH))
         command += [] if self.cluster is None else ["--master", self.cluster.master]
         environment = {self._mark.name: self._mark.value, **self.trouble.environment()}
         self.last_driver = launch(command, self.directory, f"driver-{len(self.drivers)}.log", environment)

@@ -308,7 +308,7 @@ class Bench:
     def running(self, *arguments: str, **parameters: Any) -> Iterator[Driver]:
         (self.place / "temporary").mkdir(exist_ok=True)
         given = {"servers": self.servers, "read": self.read, "write": self.write, "place": self.place, **parameters}
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", "forgetful.py", *arguments]
+        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", "forgetful.py", *arguments]
         driver = Driver([*command, *(word for name, one in given.items() for word in ("-p", f"{name}={one}"))], self)
         try:
             yield driver

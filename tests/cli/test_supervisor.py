@@ -1,0 +1,242 @@
+"""The supervisor with drivers that are small programs: who is started again, who is told, and who outlives whom."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+LIMIT = 60.0
+
+SUPERVISE = """
+import random, sys
+from lockgate.cli.supervisor import Supervisor
+from lockgate.runtime.restarts import Restarts
+
+class Quick(random.Random):
+    def uniform(self, a, b):
+        return 0.01
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+sys.exit(Supervisor([sys.executable, "driver.py"], say=say, restarts=Restarts(rng=Quick())).run())
+"""
+
+DRIVER = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from lockgate.errors import *
+from lockgate.cli.supervisor import Report
+
+report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
+with open("starts", "a") as file:
+    file.write(f"{os.getpid()} {os.environ['LOCKGATE_RESTARTS']} {report.is_again}\\n")
+start = len(Path("starts").read_text().splitlines())
+"""
+
+
+@contextmanager
+def supervised(directory: Path, driver: str) -> Iterator[subprocess.Popen[str]]:
+    """A supervisor over a driver that runs this code; nothing of it is left."""
+    (directory / "driver.py").write_text(DRIVER + textwrap.dedent(driver))
+    (directory / "supervise.py").write_text(SUPERVISE)
+    process = subprocess.Popen(
+        [sys.executable, "supervise.py"],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                one.kill()
+        process.communicate()
+
+
+def starts(directory: Path) -> list[list[str]]:
+    try:
+        return [line.split() for line in (directory / "starts").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, told = process.communicate(timeout=LIMIT)
+    return process.returncode, told
+
+
+def test_a_driver_that_is_done_is_not_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, "report.tell('from epoch 1', 1)") as process:
+        assert end(process) == (0, "")
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_driver_that_was_killed_is_started_again_where_it_was(tmp_path: Path) -> None:
+    driver = """
+    report.tell(f"from epoch {start}", start)
+    if start < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with supervised(tmp_path, driver) as process:
+        status, told = end(process)
+    assert status == 0
+    first, second = told.splitlines()
+    assert first.startswith("restart 1, from epoch 1, in 0.0 s: the driver was killed by SIGKILL")
+    assert second.startswith("restart 2, from epoch 2, in 0.0 s: the driver was killed by SIGKILL")
+    assert [one[1:] for one in starts(tmp_path)] == [["0", "False"], ["1", "True"], ["2", "True"]]
+
+
+def test_an_error_is_told_in_a_line_and_tried_again(tmp_path: Path) -> None:
+    driver = """
+    if start < 2:
+        report.tell("from epoch 7", 0)
+        report.tell_error(Failed("the broker is away", "there", "wait"))
+        sys.exit(1)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process) == (0, "restart 1, from epoch 7, in 0.0 s: the broker is away\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "place"),
+    [("Fenced", 1, "from epoch 7"), ("LedgerMismatch", 1, "from epoch 7"), ("Refused", 2, None)],
+)
+def test_what_a_person_has_to_decide_does_not_loop(tmp_path: Path, kind: str, status: int, place: str | None) -> None:
+    driver = f"""
+    if {place!r}:
+        report.tell({place!r}, 0)
+    report.tell_error({kind}("no", "there", "so"))
+    sys.exit({status})
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process) == (status, "not started again: it would end in the same way\n")
+    assert len(starts(tmp_path)) == 1
+
+
+def test_events_that_the_code_fails_on_end_the_job_after_a_few_tries(tmp_path: Path) -> None:
+    driver = """
+    report.tell("from epoch 7", 0)
+    report.tell_error(FunctionFailed("division by zero", "there", "so"))
+    sys.exit(1)
+    """
+    with supervised(tmp_path, driver) as process:
+        status, told = end(process)
+    assert (status, len(starts(tmp_path))) == (1, 3)
+    assert told.endswith("not started again: it has failed on its events 3 times in a row\n")
+
+
+def test_who_dies_while_something_is_done_once_is_not_started_again(tmp_path: Path) -> None:
+    driver = """
+    report.tell_delicate()
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process)[0] == 1
+    assert len(starts(tmp_path)) == 1
+
+
+def test_who_dies_before_that_does_it_in_the_next_start(tmp_path: Path) -> None:
+    driver = """
+    if start == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    report.tell_delicate()
+    report.tell("from epoch 0", 0)
+    if start == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process)[0] == 0
+    assert [one[2] for one in starts(tmp_path)] == ["False", "False", "True"]
+
+
+STAYS = """
+def stop(number, frame):
+    Path("asked").write_text(signal.Signals(number).name)
+    sys.exit(0)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, stop)
+report.tell("from epoch 0", 0)
+Path("ready").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_asks_for_the_end_asks_the_driver(tmp_path: Path, number: signal.Signals) -> None:
+    with supervised(tmp_path, STAYS) as process:
+        wait_for((tmp_path / "ready").exists)
+        process.send_signal(number)
+        assert end(process) == (0, "")
+    assert (tmp_path / "asked").read_text() == number.name
+    assert len(starts(tmp_path)) == 1
+
+
+def test_who_asks_for_the_end_while_nobody_runs_gets_it_at_once(tmp_path: Path) -> None:
+    driver = """
+    report.tell("from epoch 0", 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    (tmp_path / "patient.py").write_text(SUPERVISE.replace("return 0.01", "return 1000.0"))
+    with supervised(tmp_path, driver):
+        pass
+    command = [sys.executable, "patient.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("restart 1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=LIMIT) == 0
+
+
+def test_a_driver_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
+    with supervised(tmp_path, STAYS) as process:
+        wait_for((tmp_path / "ready").exists)
+        driver = psutil.Process(int(starts(tmp_path)[0][0]))
+        process.kill()
+        wait_for(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+    assert (tmp_path / "asked").read_text() == "SIGTERM"
+
+
+def test_a_driver_without_a_supervisor_tells_nobody(tmp_path: Path) -> None:
+    code = """
+    from lockgate.cli.supervisor import Report
+    from lockgate.errors import Failed
+    report = Report(stop=lambda: print("stopped"))
+    report.tell("from epoch 0", 0)
+    report.tell_error(Failed("a", "b", "c"))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_what_a_driver_starts_has_no_part_in_the_conversation(tmp_path: Path) -> None:
+    driver = """
+    import json, subprocess
+    report.tell("from epoch 0", 0)
+    look = "import json, os; print(json.dumps([name for name in os.environ if name.startswith('LOCKGATE_')]))"
+    Path("seen").write_text(subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process)[0] == 0
+    assert not {"LOCKGATE_SUPERVISOR", "LOCKGATE_AGAIN"} & {*json.loads((tmp_path / "seen").read_text())}

@@ -1,0 +1,116 @@
+"""When a job is started again: by what it ended with, with growing pauses, and not more often than the hour allows."""
+
+import random
+
+import pytest
+
+from lockgate.errors import (
+    BadJob,
+    BadMachine,
+    CheckpointDamaged,
+    EpochFailed,
+    EpochTooLong,
+    Failed,
+    Fenced,
+    FunctionFailed,
+    InvariantBroken,
+    LedgerMismatch,
+    LockgateError,
+    OverClaim,
+    Refused,
+    TooManyLetters,
+    TopicGone,
+    UnparsableValue,
+)
+from lockgate.runtime.restarts import SAME_EVENT_MAX, Ended, GiveUp, Restarts
+
+PERSON = [
+    BadJob,
+    OverClaim,
+    Fenced,
+    LedgerMismatch,
+    CheckpointDamaged,
+    TopicGone,
+    EpochTooLong,
+    TooManyLetters,
+    InvariantBroken,
+]
+
+
+def error(kind: type[LockgateError]) -> LockgateError:
+    return kind("it broke\nin two lines", "here", "so")
+
+
+def ended(kind: type[LockgateError], *, epochs: int = 0, place: str | None = "from epoch 3") -> Ended:
+    return Ended.by(error(kind), place, epochs)
+
+
+@pytest.mark.parametrize("kind", PERSON)
+def test_what_a_person_has_to_decide_is_not_tried_again(kind: type[LockgateError]) -> None:
+    assert isinstance(Restarts().after(ended(kind, epochs=5), 0.0), GiveUp)
+
+
+@pytest.mark.parametrize("kind", [Failed, EpochFailed, BadMachine, Refused])
+def test_what_may_pass_is_tried_again_and_told_in_a_line(kind: type[LockgateError]) -> None:
+    one = ended(kind)
+    assert isinstance(Restarts().after(one, 0.0), float)
+    assert (one.why, one.place) == ("it broke", "from epoch 3")
+
+
+@pytest.mark.parametrize("kind", [Refused, BadMachine])
+def test_what_is_refused_before_it_ever_ran_is_refused(kind: type[LockgateError]) -> None:
+    assert isinstance(Restarts().after(ended(kind, place=None), 0.0), GiveUp)
+
+
+def test_a_failure_before_it_ever_ran_is_tried_again() -> None:
+    assert isinstance(Restarts().after(ended(Failed, place=None), 0.0), float)
+
+
+@pytest.mark.parametrize("kind", [FunctionFailed, UnparsableValue])
+def test_an_event_that_the_code_fails_on_is_tried_a_few_times(kind: type[LockgateError]) -> None:
+    restarts = Restarts()
+    told = [restarts.after(ended(kind, epochs=2 if number == 0 else 0), 0.0) for number in range(SAME_EVENT_MAX)]
+    assert [isinstance(one, GiveUp) for one in told] == [False] * (SAME_EVENT_MAX - 1) + [True]
+
+
+def test_failures_on_events_with_epochs_in_between_do_not_add_up() -> None:
+    restarts = Restarts()
+    told = [restarts.after(ended(FunctionFailed, epochs=1), 0.0) for _ in range(3 * SAME_EVENT_MAX)]
+    assert not any(isinstance(one, GiveUp) for one in told)
+
+
+def test_pauses_grow_while_it_gets_nowhere_and_begin_anew_when_it_moves() -> None:
+    class Most(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    restarts = Restarts(rng=Most())
+    pauses = [restarts.after(ended(Failed), 0.0) for _ in range(9)]
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
+    assert restarts.after(ended(Failed, epochs=1), 0.0) == 1.0
+
+
+def test_pauses_are_not_alike() -> None:
+    pauses = {Restarts(rng=random.Random(seed)).after(ended(Failed), 0.0) for seed in range(20)}
+    assert len(pauses) == 20
+    assert all(isinstance(one, float) and 1.0 <= one <= 2.0 for one in pauses)
+
+
+def test_there_is_a_limit_per_hour_and_an_hour_later_there_is_room_again() -> None:
+    restarts = Restarts(per_hour=3)
+    for second in range(3):
+        assert isinstance(restarts.after(ended(Failed, epochs=1), float(second)), float)
+    told = restarts.after(ended(Failed, epochs=1), 3.0)
+    assert isinstance(told, GiveUp)
+    assert "3 times within an hour" in told.why
+    assert isinstance(restarts.after(ended(Failed, epochs=1), 3600.0), float)
+    assert isinstance(restarts.after(ended(Failed, epochs=1), 3600.5), GiveUp)
+    assert restarts.count == 4
+
+
+def test_a_broker_that_is_away_for_a_night_does_not_use_the_limit_up() -> None:
+    restarts, now = Restarts(rng=random.Random(1)), 0.0
+    while now < 10 * 3600:
+        pause = restarts.after(ended(Failed), now)
+        assert isinstance(pause, float)
+        now += pause + 5.0  # a start that finds nobody
