@@ -6,14 +6,15 @@ import hashlib
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from lockgate.cli.jobfile import load_answer, load_job
+from lockgate.cli.wish import Wish
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.table import PostgresTable
 from lockgate.errors import Refused
@@ -40,26 +41,6 @@ from lockgate.sinks.postgres import PostgresSink
 STRIKES_PER_TRIAL = 10
 _LANES_MAX = 4
 _LANE_BYTES = 3 << 30  # a broker, a JVM, Python workers, and a second driver now and then
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is to be proven, and how."""
-
-    file: str
-    parameters: Sequence[str] = ()  # NAME=VALUE, for the job file
-    kills: int = 12
-    faults: Sequence[str] | None = None  # by name; None: all that fit
-    points: Sequence[str] | None = None
-    events: int = 2000
-    rows_per_epoch: int = 50
-    seed: int = 1
-    trial: int | None = None  # this one alone
-    given: Mapping[str, Path] = field(default_factory=dict)
-    brokers: int | None = None  # None: as many as the faults need
-    is_cluster: bool = False
-    through_spark: bool = False  # the same job with Spark's own Kafka sink, held to the same promise
-    results: Path | None = None  # None: at home
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lockgate.cli.job import offer_job
 from lockgate.cli.stopping import stoppable
+from lockgate.cli.wish import Wish
 from lockgate.errors import Refused
 
 
@@ -24,16 +25,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "own, in topics and with a checkpoint of its own; an endpoint that cannot be put elsewhere is refused.",
     )
     offer_job(prove)
-    prove.add_argument("--kills", type=int, metavar="N", default=12, help="how many faults at least; default: 12")
+    prove.add_argument(
+        "--kills", type=int, metavar="N", default=Wish.kills, help=f"how many faults at least; default: {Wish.kills}"
+    )
     prove.add_argument(
         "--faults", metavar="KINDS", help="only these, e.g. 'kill driver,kill worker'; default: all that fit"
     )
     prove.add_argument(
         "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all it passes"
     )
-    prove.add_argument("--events", type=int, metavar="N", default=2000, help="of a trial; default: 2,000")
-    prove.add_argument("--rows-per-epoch", type=int, metavar="N", default=50, help="default: 50")
-    prove.add_argument("--seed", type=int, metavar="N", default=1, help="of events and faults; default: 1")
+    prove.add_argument(
+        "--events", type=int, metavar="N", default=Wish.events, help=f"of a trial; default: {Wish.events:,}"
+    )
+    prove.add_argument(
+        "--rows-per-epoch",
+        type=int,
+        metavar="N",
+        default=Wish.rows_per_epoch,
+        help=f"the most rows an epoch takes from a source; default: {Wish.rows_per_epoch}",
+    )
+    prove.add_argument(
+        "--seed", type=int, metavar="N", default=Wish.seed, help=f"of events and faults; default: {Wish.seed}"
+    )
     prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to see a counterexample again")
     prove.add_argument("--given", metavar="STREAM=FILE,...", help="events of these streams, one JSON a line")
     prove.add_argument(
@@ -56,7 +69,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_prove(arguments: argparse.Namespace) -> int:
     """Prove, write the page, and tell."""
-    from lockgate.cli.proofs import Wish, prove_file
+    from lockgate.cli.proofs import prove_file
     from lockgate.proof.page import write_page
 
     wish = Wish(

@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lockgate.cli.proofs import Wish, prove_file
+from lockgate.cli.proofs import prove_file
+from lockgate.cli.wish import Wish
 from lockgate.proof.page import write_page
 from lockgate.proof.verdict import Verdict
 
