@@ -57,7 +57,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "counts only without a checkpoint",
     )
     run.add_argument("--until-caught-up", action="store_true", help="end when all that was there is processed")
-    run.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows an epoch takes from a source")
+    run.add_argument(
+        "--rows-per-epoch",
+        type=int,
+        metavar="N",
+        help="the most rows an epoch takes from a source; default: what fits into the time that the job says an epoch "
+        "lasts, and 500,000 at most",
+    )
     run.add_argument(
         "--new-life",
         action="store_true",
@@ -110,7 +116,7 @@ def run_job(arguments: argparse.Namespace) -> int:
 
 
 def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
-    from lockgate.runtime.run import ROWS_PER_EPOCH, run
+    from lockgate.runtime.run import run
 
     live = LiveLine(as_json=arguments.json)
     live.say(f"job {job.name}: starting Spark")
@@ -124,7 +130,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
         checkpoint=arguments.checkpoint,
         master=arguments.master,
         start=start,
-        rows_per_epoch=ROWS_PER_EPOCH if arguments.rows_per_epoch is None else arguments.rows_per_epoch,
+        rows_per_epoch=arguments.rows_per_epoch,
         new_life=new_life,
         wait=False,
         until_caught_up=arguments.until_caught_up,

@@ -80,7 +80,8 @@ class Reading:
     job: str
     origin: Origin
     start: str  # "earliest", "latest" or an ISO-8601 time
-    rows_per_epoch: int
+    rows_per_epoch: int  # the most
+    rows_first: int | None = None  # of the first epoch, where the others are set while it runs; None: all are alike
     is_real_time: bool = False  # then rows are not counted out to epochs
     is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
     is_at_most_once: bool = False  # must no row come twice, whatever is lost?

@@ -22,6 +22,7 @@ from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
+from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Tries
 from lockgate.sinks.kafka import KafkaSink
@@ -52,6 +53,7 @@ class EpochWriter:
     tables: Tables | None = None
     letters: LetterBox | None = None
     crashes: CrashDesk | None = None
+    pacer: Pacer | None = None
     first_error: list[Exception] = field(default_factory=list)
     tries: Tries = field(default_factory=Tries)
     past: Past = field(default_factory=Past)  # what the query found when it started
@@ -82,6 +84,8 @@ class EpochWriter:
                 self._write(rows, epoch)
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
                 self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
+                if self.pacer is not None:
+                    self.pacer.look()
         except Exception as error:
             if self.crashes is not None:
                 self.crashes.end()

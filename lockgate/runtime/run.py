@@ -43,6 +43,8 @@ from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.nativestate import NativeSteps
+from lockgate.runtime.pace import Pace
+from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, is_epoch
 from lockgate.runtime.stateread import check_state, kept_states
 from lockgate.runtime.tables import Tables
@@ -65,6 +67,9 @@ log = logging.getLogger(__name__)
 
 ROWS_PER_EPOCH = 500_000
 """The most rows that one epoch takes from one source, so that the first run over a long history is no giant."""
+
+ROWS_FIRST = 10_000
+"""What the first epoch of a live run takes; the others take what fits into the time that an epoch is to last."""
 
 GUILTY_MAX = 10
 """More events than these that workers die of, in one epoch, mean that the code is broken, and not the events."""
@@ -349,7 +354,7 @@ def run(
     master: str | None = None,
     start: str | None = None,
     until_caught_up: bool = False,
-    rows_per_epoch: int = ROWS_PER_EPOCH,
+    rows_per_epoch: int | None = None,
     new_life: bool = False,
     log_file: Path | None = None,
     wait: bool = True,
@@ -369,6 +374,9 @@ def run(
         raise refusal
     start = _read_start(start, job)
     _refuse_endless(planned, until_caught_up)
+    # A run that is to end has nobody who waits for its epochs, and is quickest with large ones.
+    is_paced = rows_per_epoch is None and not until_caught_up and stepper is None and job.mode is Mode.MICRO_BATCH
+    rows_per_epoch = ROWS_PER_EPOCH if rows_per_epoch is None else rows_per_epoch
     if rows_per_epoch < 1:
         raise Refused(
             f"rows_per_epoch is {rows_per_epoch}", where=f"job {job.name!r}", fix="take at least one row an epoch"
@@ -406,6 +414,7 @@ def run(
             planned,
             spark,
             rows_per_epoch=rows_per_epoch,
+            rows_first=ROWS_FIRST if is_paced else None,
             tables=tables.address,
             crashes=crashes.address,
             initial=initial.find,
@@ -443,6 +452,9 @@ def run(
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
         writer.crashes = crashes
+        if is_paced:
+            target = planned.physical.epoch.total_seconds()
+            writer.pacer = Pacer(spark, Pace(target, ROWS_FIRST, rows_per_epoch), job=job.name)
         writer.tries = Tries(Checkpoint(root=place).local if is_tracked else None)
 
         def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:

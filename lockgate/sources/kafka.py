@@ -113,7 +113,7 @@ class KafkaSource(Source):
             .option("kafka.isolation.level", "read_committed")
         )
         if not reading.is_real_time:
-            reader = reader.option("maxOffsetsPerTrigger", reading.rows_per_epoch)
+            reader = reader.option("maxOffsetsPerTrigger", reading.rows_first or reading.rows_per_epoch)
         for name, text in {
             **_starting(reading),
             **{f"kafka.{name.removeprefix('kafka.')}": text for name, text in self.client.items()},

@@ -150,6 +150,7 @@ def read_from(
     rows_per_epoch: int,
     rejects: Rejects | None = None,
     returned: DataFrame | None = None,
+    rows_first: int | None = None,
 ) -> Reading:
     """How a source of the plan is read.
 
@@ -167,6 +168,7 @@ def read_from(
         origin=step.origin,
         start=start,
         rows_per_epoch=rows_per_epoch,
+        rows_first=rows_first,
         is_real_time=planned.job.mode is Mode.REAL_TIME,
         # A letter names the place of its event, which has to be one of its own.
         is_order_needed=rejects is not None
@@ -183,6 +185,7 @@ def compile_plan(
     *,
     start: str | None,
     rows_per_epoch: int,
+    rows_first: int | None = None,
     tables: Address | None = None,
     crashes: Address | None = None,
     initial: Initial | None = None,
@@ -225,9 +228,8 @@ def compile_plan(
                 back = None
                 if rejects is not None and checkpoint is not None:
                     back = read_returned(spark, checkpoint, node.name)
-                frames[node.name] = _read(
-                    node.step, spark, read_from(planned, node, start, rows_per_epoch, rejects, back)
-                )
+                reading = read_from(planned, node, start, rows_per_epoch, rejects, back, rows_first)
+                frames[node.name] = _read(node.step, spark, reading)
             elif isinstance(node.step, Letters):
                 frames[node.name] = _no_letters(spark)
             else:

@@ -1,0 +1,65 @@
+"""Sets what the next epochs of a running query take, by how long the last ones took (pace.py).
+
+It looks in the thread that writes an epoch, when its rows are out: the newest report is that of the epoch before, and
+the next epoch is not planned yet. It is done for speed alone, so what goes wrong here is told once and ends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lockgate.runtime.pace import Pace, Took
+from lockgate.runtime.progress import count_events, count_lag, is_epoch
+from lockgate.spark.limits import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class Pacer:
+    """Keeps the epochs of a job near their time, over all starts of its query in this driver."""
+
+    def __init__(self, spark: SparkSession, pace: Pace, *, job: str) -> None:
+        self._spark, self._pace, self._job = spark, pace, job
+        self._run: str | None = None
+        self._limits: Limits | None = None
+        self._epoch = -1  # the newest one that was looked at
+        self._has_failed = False
+
+    def look(self) -> None:
+        """Take what Spark has reported last, and set the limits."""
+        if self._has_failed:
+            return
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - an epoch that is out must not fail for this
+            self._has_failed = True
+            log.warning(
+                "job %s: epochs take %d rows of each source from now on, because their limits cannot be set (%s); "
+                "--rows-per-epoch says how many",
+                self._job,
+                self._pace.rows,
+                str(error).splitlines()[0],
+            )
+
+    def _look(self) -> None:
+        id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        session: Any = self._spark._jsparkSession
+        query = session.streams().get(id)
+        run = str(query.runId().toString())
+        if run != self._run or self._limits is None:
+            self._run, self._epoch = run, -1
+            self._limits = Limits(self._spark, query.streamingQuery(), self._pace.rows_first)
+            self._pace.begin_anew()
+        told = query.lastProgress()
+        report = None if told is None else json.loads(told.json())
+        if report is not None and is_epoch(report) and report["batchId"] > self._epoch:
+            self._epoch = report["batchId"]
+            seconds = report["durationMs"].get("triggerExecution", 0) / 1000
+            rows, is_full = count_events(report["sources"]), bool(count_lag(report["sources"]))
+            self._pace.take(Took(rows, seconds, is_full))
+        self._limits.set(self._pace.rows)

@@ -1,0 +1,40 @@
+"""How much a running query takes of each source in an epoch.
+
+Spark asks a source for its limit once, when a query starts, and keeps the answer in a map that it looks at before every
+epoch. Its classes hide nothing of that map from Java, so it can be changed while the query runs; the next epoch that is
+planned takes the new limits. Sources that count nothing (those in Python count for themselves) have no limit there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Limits:
+    """The limits of one query, which was started with `rows_first` for each of its sources; `execution` is Spark's."""
+
+    def __init__(self, spark: SparkSession, execution: Any, rows_first: int) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+        self._as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+        self._execution = execution
+        self._rows = rows_first
+
+    def set(self, rows: int) -> None:
+        """Let the next epochs take so many rows of each source; files, which are limited by bytes, in proportion."""
+        if rows == self._rows:
+            return
+        sources = self._execution.uniqueSources()
+        if sources.isEmpty():
+            return  # it is still starting
+        for source, limit in self._as_java(sources).items():
+            kind = limit.getClass().getSimpleName()
+            if kind == "ReadMaxRows":
+                sources = sources.updated(source, self._limit.maxRows(rows))
+            elif kind == "ReadMaxBytes":
+                sources = sources.updated(source, self._limit.maxBytes(limit.maxBytes() * rows // self._rows))
+        getattr(self._execution, "uniqueSources_$eq")(sources)
+        self._rows = rows

@@ -1,0 +1,54 @@
+"""A live run changes how much its epochs take while it runs, on a real Kafka, and takes every event once."""
+
+import json
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.sql import Row, SparkSession
+
+from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
+from lockgate.kafka.topics import create_topics
+from lockgate.runtime.progress import Progress
+
+pytestmark = pytest.mark.system
+
+EVENTS = 9_000
+FIRST = 2_000
+
+
+def slowly(row: Row) -> tuple[int]:
+    time.sleep(0.002)
+    return (row.number,)
+
+
+def test_epochs_that_take_too_long_take_less(
+    spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockgate.runtime.run.ROWS_FIRST", FIRST)
+    topic = f"numbers-{uuid.uuid4().hex[:8]}"
+    create_topics(kafka, [topic], partitions=2, where="test")
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    for number in range(EVENTS):
+        producer.send(topic, json.dumps({"number": number}).encode(), partition=number % 2)
+    producer.close()
+    numbers = stream("numbers", KafkaSource(topic=topic, servers=kafka, value="number INT"))
+    sink = MemorySink()
+    job = Job("paced", numbers.map(slowly, "number INT").to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
+    totals: list[int] = []
+
+    def note(progress: Progress) -> None:
+        totals.append(progress.events_total)
+        if progress.events_total == EVENTS:
+            started.ask_to_stop()
+
+    started = run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log", wait=False)
+    started.wait(on_progress=note)
+    sizes = [later - earlier for earlier, later in zip([0, *totals], totals, strict=False)]
+    taken = [size for size in sizes if size]
+    assert taken[0] == FIRST
+    # A row takes two milliseconds at least, and an epoch is to last a second.
+    assert min(taken[:-1]) < FIRST / 2, sizes
+    assert sorted(row["number"] for row in sink.rows) == list(range(EVENTS))
