@@ -10,7 +10,8 @@ an empty dictionary.
     kill-jvm    the JVM above a Python worker: its executor, or the driver's JVM where tasks run inside it
 
 `hit` says at which passing it happens, and `mark` names a file that makes it happen once in all processes together:
-a task that died is tried again, and would die for ever.
+a task that died is tried again, and would die for ever. `gate` names a file too: while it is not there nothing happens
+and no passing counts, so that a process can be armed for faults that come one after the other.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Fault:
     action: str  # kill, stop, kill-jvm
     hit: int = 1
     mark: str | None = None
+    gate: str | None = None
 
 
 _armed: dict[str, list[Fault]] = {}
@@ -98,6 +100,8 @@ def as_environment(faults: Iterable[Fault]) -> dict[str, str]:
 
 
 def _pass(fault: Fault) -> None:
+    if fault.gate is not None and not Path(fault.gate).exists():
+        return
     _hits[fault] = _hits.get(fault, 0) + 1
     if _hits[fault] != fault.hit:
         return

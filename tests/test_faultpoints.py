@@ -96,6 +96,20 @@ def test_arming_the_same_again_keeps_the_count_and_other_faults_replace_it(death
     assert armed() == (fault,)
 
 
+def test_while_its_gate_is_shut_a_fault_does_not_happen_and_no_passing_counts(
+    deaths: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    gate = tmp_path / "open"
+    arm([Fault("ADD", "kill", hit=2, gate=str(gate))])
+    for _ in range(5):
+        reach(FaultPoint.ADD)
+    gate.touch()
+    reach(FaultPoint.ADD)
+    assert not deaths
+    reach(FaultPoint.ADD)
+    assert len(deaths) == 1
+
+
 def test_two_faults_at_one_point_are_both_armed(deaths: list[tuple[int, int]]) -> None:
     faults = (Fault("ADD", "stop", hit=1), Fault("ADD", "kill", hit=2))
     arm(faults)

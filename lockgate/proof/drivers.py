@@ -46,6 +46,7 @@ class Driver:
     process: subprocess.Popen[bytes]
     words: Path
     out: Path
+    environment: Mapping[str, str]  # that it was started with, beside what all have
     up_at: float | None = None  # when it was first seen to be ready
     is_aside: bool = False  # stopped, while another one goes on
 
@@ -160,7 +161,7 @@ class Drivers:
                     **environment,
                 },
             )
-        driver = Driver(number, process, words, out)
+        driver = Driver(number, process, words, out, dict(environment))
         self.all.append(driver)
         self.facts.append(Start(number, self.clock()))
         return driver

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +176,9 @@ class Run:
             )
             readers.start_along(self.clock)
             for trouble in self._troubles(scene):
+                trouble.begin()
                 self._disturb(trouble, drivers, feed)
+                trouble.end()
             self._finish(drivers, feed)
             self._note_sent(feed)
             self.facts += drivers.committed()
@@ -193,19 +195,19 @@ class Run:
     def _has(self, *kinds: Kind) -> bool:
         return any(one.kind in kinds for one in self.strikes)
 
-    def _troubles(self, scene: Scene) -> Iterator[Trouble]:
+    def _troubles(self, scene: Scene) -> Sequence[Trouble]:
         """The faults of this run: those at points together, then processes that sleep, then those from outside."""
         armed = [one for one in self.strikes if one.is_armed]
         asleep = [one for one in self.strikes if one.is_asleep]
         outside = [
             one for one in self.strikes if one.kind is not Kind.POISON and one not in armed and one not in asleep
         ]
-        if armed:
-            yield Armed(armed, scene, self._note_fault)
-        if asleep:
-            yield Asleep(asleep, scene, self._note_fault)
-        if outside:
-            yield Outside(outside, scene, self._note_fault)
+        troubles: list[Trouble] = [Armed(armed, scene, self._note_fault)] if armed else []
+        troubles += [Asleep(asleep, scene, self._note_fault)] if asleep else []
+        troubles += [Outside(outside, scene, self._note_fault)] if outside else []
+        for one in troubles:
+            one.of_all = [fault for other in troubles for fault in other.faults]
+        return troubles
 
     def _note_fault(self, fault: Fault) -> None:
         self.facts.append(fault)
@@ -222,8 +224,8 @@ class Run:
         before = self._struck
         moved, standing_at, extra = time.monotonic(), (-1, -1, -1, False), 0
         last = drivers.last
-        if last is not None and last.process.poll() is None:
-            last.process.kill()  # the next one is armed by its environment
+        if last is not None and last.process.poll() is None and last.environment != trouble.environment():
+            last.process.kill()  # a driver is armed when it starts
             last.process.wait()
         while trouble.struck < trouble.count:
             self.stage.go_on()

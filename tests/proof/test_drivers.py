@@ -37,7 +37,7 @@ def add(drivers: Drivers, *, has_ended: bool = False) -> Driver:
     if has_ended:
         process.wait()
     words = drivers.directory / "words"
-    driver = Driver(len(drivers.all), process, words, words)
+    driver = Driver(len(drivers.all), process, words, words, {})
     drivers.all.append(driver)
     return driver
 

@@ -189,9 +189,9 @@ class OvertakenRun(Run):
 
     overtakings: Sequence[Overtaking] = ()
 
-    def _troubles(self, scene: Scene) -> Iterator[Trouble]:
-        yield from (one for one in super()._troubles(scene) if not isinstance(one, Asleep))
-        yield from (Overtaken(how, scene, self._note_fault) for how in self.overtakings)
+    def _troubles(self, scene: Scene) -> Sequence[Trouble]:
+        others = [one for one in super()._troubles(scene) if not isinstance(one, Asleep)]
+        return [*others, *(Overtaken(how, scene, self._note_fault) for how in self.overtakings)]
 
 
 @dataclass(frozen=True)

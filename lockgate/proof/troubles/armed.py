@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lockgate.faultpoints import Fault as Armament
-from lockgate.faultpoints import as_environment
 from lockgate.proof.faults import Kind, Strike
 from lockgate.proof.troubles.scene import Scene
 from lockgate.proof.troubles.trouble import Tell, Trouble
@@ -21,11 +20,11 @@ _ACTIONS = {
 }
 
 
-def armament(one: Strike, directory: Path, number: int) -> Armament:
+def armament(one: Strike, directory: Path, number: int, gate: Path) -> Armament:
     """What the process is told that does it."""
     directory.mkdir(parents=True, exist_ok=True)
     mark = str(directory / f"{number}-{one.point}")
-    return Armament(point=one.point, action=_ACTIONS[one.kind], hit=one.hit, mark=mark)
+    return Armament(point=one.point, action=_ACTIONS[one.kind], hit=one.hit, mark=mark, gate=str(gate))
 
 
 def victim_of(fault: Armament) -> int | None:
@@ -38,15 +37,15 @@ def victim_of(fault: Armament) -> int | None:
 
 
 class Armed(Trouble):
-    """Processes that die at points, all armed from the first start on; each fault strikes once."""
+    """Processes that die at points, one gate for all of them; each fault strikes once."""
 
     def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
         self._scene, self._tell = scene, tell
-        self._faults = {armament(one, scene.marks / "armed", number): one for number, one in enumerate(strikes)}
+        directory = scene.marks / "armed"
+        self.gates = [directory / "open"]
+        self._faults = {armament(one, directory, number, self.gates[0]): one for number, one in enumerate(strikes)}
+        self.faults = tuple(self._faults)
         self._told: set[Armament] = set()
-
-    def environment(self) -> Mapping[str, str]:
-        return as_environment(self._faults)
 
     def step(self) -> None:
         for fault, one in self._faults.items():

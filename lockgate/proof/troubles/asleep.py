@@ -14,12 +14,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import psutil
 
 from lockgate.errors import Failed
-from lockgate.faultpoints import as_environment
 from lockgate.kafka.ledgertopic import transactional_id
 from lockgate.proof.drivers import Driver
 from lockgate.proof.faults import Kind, Strike
@@ -38,16 +37,18 @@ class Asleep(Trouble):
 
     def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
         self._strikes, self._scene, self._tell = strikes, scene, tell
-        self._faults = [armament(one, scene.marks / "asleep", number) for number, one in enumerate(strikes)]
+        directory = scene.marks / "asleep"
+        self.gates = [directory / f"open-{number}" for number in range(len(strikes))]
+        self.faults = tuple(
+            armament(one, directory, number, gate)
+            for number, (one, gate) in enumerate(zip(strikes, self.gates, strict=True))
+        )
         self._done = 0
-
-    def environment(self) -> Mapping[str, str]:
-        return as_environment(self._faults[self._done : self._done + 1])
 
     def step(self) -> None:
         if self._done == self.count:
             return
-        one, victim = self._strikes[self._done], victim_of(self._faults[self._done])
+        one, victim = self._strikes[self._done], victim_of(self.faults[self._done])
         driver = self._scene.drivers.last
         if victim is None or driver is None or not _is_stopped(victim):
             return
@@ -64,12 +65,10 @@ class Asleep(Trouble):
                 os.kill(victim, signal.SIGCONT)
         if one.kind is Kind.PAUSE_DRIVER:
             _expect_its_end(driver)
+        self.gates[self._done].unlink()
         self._done += 1
-        # The next one is armed when a driver starts.
-        last = self._scene.drivers.last
-        if self._done < self.count and last is not None and last.process.poll() is None:
-            last.process.kill()
-            last.process.wait()
+        if self._done < self.count:
+            self.gates[self._done].touch()
 
     def _take_over(self, asleep: Driver) -> None:
         """Let another driver go on."""
@@ -78,7 +77,7 @@ class Asleep(Trouble):
         until = drivers.epochs() + _EPOCHS_ASLEEP
 
         def has_gone_on() -> bool:
-            drivers.tend({})
+            drivers.tend(self.environment())
             # No more epochs come than there are events for.
             is_idle = drivers.consumed() >= self._scene.sent() and _is_up_since(drivers.last, _IDLE_SECONDS)
             return drivers.epochs() >= until or is_idle
@@ -96,7 +95,7 @@ class Asleep(Trouble):
 
     @property
     def count(self) -> int:
-        return len(self._faults)
+        return len(self.faults)
 
 
 def _is_stopped(pid: int) -> bool:
