@@ -53,12 +53,14 @@ class Supervisor:
         before = {number: signal.signal(number, self._pass_on) for number in _OWN_SIGNALS}
         try:
             while True:
-                status, ended = self._run_once()
+                code, ended = self._run_once()
+                status = 1 if code < 0 else code
                 if ended is None:
                     return status
                 decided = self._restarts.after(ended, time.monotonic())
                 if isinstance(decided, GiveUp):
-                    self._say(f"not started again: {decided.why}")
+                    if self._has_run or code < 0:  # one that never ran has said all there is to say
+                        self._say(f"not started again: {decided.why}")
                     return status
                 goes_on = "" if ended.place is None else f", {ended.place}"
                 self._say(f"restart {self._restarts.count}{goes_on}, in {decided:.1f} s: {ended.why}")
@@ -69,7 +71,7 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _run_once(self) -> tuple[int, Ended | None]:
-        """Run one driver to its end: its exit status, and how it ended where that was not as it should."""
+        """Run one driver to its end: its exit code, and how it ended where that was not as it should."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -95,7 +97,7 @@ class Supervisor:
             # One that ended by itself has told people why.
             died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
             ended = replace(ended, why=f"the driver {died}")
-        return (1 if code < 0 else code), ended
+        return code, ended
 
     def _listen(self, driver: socket.socket) -> Ended:
         """What a driver tells, up to its end; who was killed gives no reason."""
@@ -126,7 +128,7 @@ class Report:
 
     def tell_delicate(self) -> None:
         """What is done once in the life of a job begins: who dies in it is not started again, for nobody knows."""
-        self._send(Ended(why="", is_final=True))
+        self._send(Ended(why="", final="it died while it began anew, and nobody knows how far it came: run it again"))
 
     def tell(self, place: str, epochs: int) -> None:
         """The job runs: so many epochs are done, and the next driver would go on there."""

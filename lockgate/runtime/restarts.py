@@ -61,17 +61,18 @@ class Ended:
     why: str  # in a line
     place: str | None = None  # where the next one goes on, in words; None where it never got so far as to know
     epochs: int = 0  # how many it has done
-    is_final: bool = False  # to start again would end alike
+    final: str = ""  # why it is not to be started again
     is_of_an_event: bool = False
 
     @classmethod
     def by(cls, error: LockgateError, place: str | None, epochs: int) -> Ended:
         """The end that an error is; what is refused before anything ran at all is refused for ever."""
+        is_final = isinstance(error, _FOR_A_PERSON) or (isinstance(error, Refused) and place is None)
         return cls(
             why=error.what.splitlines()[0],
             place=place,
             epochs=epochs,
-            is_final=isinstance(error, _FOR_A_PERSON) or (isinstance(error, Refused) and place is None),
+            final="a person has to decide" if is_final else "",
             is_of_an_event=isinstance(error, _OF_AN_EVENT),
         )
 
@@ -96,8 +97,8 @@ class Restarts:
 
     def after(self, ended: Ended, now: float) -> float | GiveUp:
         """How many seconds to wait before the next start, or why there is none."""
-        if ended.is_final:
-            return GiveUp("it would end in the same way")
+        if ended.final:
+            return GiveUp(ended.final)
         self._in_a_row = 0 if ended.epochs else self._in_a_row + 1
         self._failed = ended.is_of_an_event + (0 if ended.epochs else self._failed)
         if self._failed >= SAME_EVENT_MAX:
