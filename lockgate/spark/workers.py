@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 
 MODULE = "lockgate.spark.workers"
@@ -19,12 +20,12 @@ _NEEDED = (
     "pyspark.worker",
     "pandas",
     "pyarrow",
-    "kafka",
     "lockgate.sinks.kafkaepoch",
     "lockgate.spark.functions",
     "lockgate.spark.keyed",
     "lockgate.spark.stateful",
 )
+_WHERE_INSTALLED = ("kafka",)  # an extra: a job without topics does without it
 
 
 def import_all() -> None:
@@ -32,7 +33,8 @@ def import_all() -> None:
     if os.environ.get("OMP_NUM_THREADS") != "1":  # Spark sets it to 1 where nobody has set it
         return
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    for name in _NEEDED:
+    there = [name for name in _WHERE_INSTALLED if importlib.util.find_spec(name) is not None]
+    for name in (*_NEEDED, *there):
         importlib.import_module(name)
     import numpy as np
 

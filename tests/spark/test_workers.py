@@ -34,6 +34,18 @@ def test_where_somebody_wants_threads_in_workers_nothing_is_imported(asked: dict
     assert seen_after_the_imports(**asked) == [1, False, False]
 
 
+def test_a_machine_without_the_client_of_kafka_has_workers_too() -> None:
+    hidden = "import sys\nsys.modules['kafka'] = None\n"  # as if it were not installed
+    told = subprocess.run(
+        [sys.executable, "-c", hidden + LOOK],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(told.stdout) == [1, True, True]
+
+
 @pytest.mark.spark
 def test_workers_of_a_job_come_from_it_and_throw_dice_of_their_own(spark: SparkSession) -> None:
     def look(batches: Iterator[object]) -> Iterator[object]:
