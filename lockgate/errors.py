@@ -32,6 +32,10 @@ class BadMachine(Refused):
     """The machine lacks something: Java, a package, a free port, the network."""
 
 
+class Unreachable(Refused):
+    """A system that a job needs does not answer; it may later."""
+
+
 class Failed(LockgateError):
     """Something went wrong while running; what was committed stays, the rest is replayed by the next run."""
 
@@ -46,6 +50,10 @@ class UnusableTime(Failed):
 
 class FunctionFailed(Failed):
     """A function of the user's raised, or returned what its schema does not allow."""
+
+
+class RowRefused(Failed):
+    """A sink does not take a row, and would not take it another time."""
 
 
 class TooManyLetters(Failed):

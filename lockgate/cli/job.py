@@ -8,7 +8,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -104,14 +106,22 @@ def run_job(arguments: argparse.Namespace) -> int:
     """Run a job under the eyes of its author, in a process that is started again when it dies."""
     from lockgate.cli.jobfile import load_job
     from lockgate.cli.supervisor import Report, Supervisor
+    from lockgate.runtime.restarts import SAME_FAILURES_MAX, SAME_FAILURES_MAX_TO_THE_END, Restarts
 
     if arguments.is_supervised:
-        return Supervisor([*_this_command(), *arguments.words, "--no-supervise"], say=_say_aloud).run()
+        place = arguments.words.index("run") + 1  # what stands behind a `--` is no option
+        words = [*arguments.words[:place], "--no-supervise", *arguments.words[place:]]
+        patience = SAME_FAILURES_MAX_TO_THE_END if arguments.until_caught_up else SAME_FAILURES_MAX
+        restarts = Restarts(same_failures_max=patience)
+        return Supervisor([*_this_command(), *words], say=_say_aloud, restarts=restarts).run()
     report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
         return _drive(load_job(arguments.file, arguments.parameters), arguments, report)
     except LockgateError as error:
         report.tell_error(error)
+        raise
+    except BrokenPipeError:
+        report.tell_final("nobody reads what it says any more")
         raise
 
 
@@ -124,7 +134,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
     start = None if report.is_again and job.guarantee is Guarantee.AT_MOST_ONCE else arguments.start
     new_life = arguments.new_life and not report.is_again
     if new_life or (start is not None and job.guarantee is Guarantee.AT_MOST_ONCE):
-        report.tell_delicate()
+        report.tell(final="it died while it began anew, and nobody knows how far it came: run it again")
     started = run(
         job,
         checkpoint=arguments.checkpoint,
@@ -137,7 +147,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
     )
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
-    report.tell(started.goes_on, started.epochs_done)
+    report.tell(started.goes_on, started.epochs_done, final=started.final)
 
     asked_at: list[float] = []
 
@@ -148,12 +158,14 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
             signal.raise_signal(number)
         if not asked_at:
             asked_at.append(time.monotonic())
-            live.say("stopping; once more ends it at once")
-            started.ask_to_stop()
+            # In a thread: the one that is interrupted here may hold the lock that this takes.
+            threading.Thread(target=started.ask_to_stop, name="lockgate-stop").start()
+            with suppress(OSError, ValueError):  # who reads it may be gone
+                live.say("stopping; once more ends it at once")
 
     def show(progress: Progress) -> None:
         live.show(progress)
-        report.tell(started.goes_on, started.epochs_done)
+        report.tell(started.goes_on, started.epochs_done, final=started.final)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

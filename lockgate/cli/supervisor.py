@@ -1,11 +1,11 @@
 """Keeps a job running: its driver is a process of its own, started again when it has died or failed.
 
     supervisor -> driver     signals that ask for the end; and that it is there: its end of a socket
-    driver -> supervisor     lines over that socket: every epoch that is done, and with which error it ended
+    driver -> supervisor     lines over that socket: how it would have ended if it died now, and how it did end
 
 The driver has a session of its own, so that Ctrl-C reaches it once, through us. It never outlives its supervisor: it
-sees the socket close, and stops as if it were asked to. Why a driver was started again, and where it goes on, is said
-in one line, and told to the next one, which counts.
+sees the socket close, and stops as if it were asked to. Why a driver is started again, and where it goes on, is said in
+one line.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from lockgate.runtime.restarts import Ended, GiveUp, Restarts
 FD = "LOCKGATE_SUPERVISOR"
 """The variable with the driver's end of the socket."""
 
-RESTARTS = "LOCKGATE_RESTARTS"
-"""The variable that tells a driver how often its job was started again."""
-
 AGAIN = "LOCKGATE_AGAIN"
 """The variable that tells a driver that its job ran before: what is done once in its life is done."""
 
-_OWN_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM))
+_LOOK_SECONDS = 0.1
+_LAST_WORDS_SECONDS = 5.0
+_OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
@@ -44,9 +43,9 @@ class Supervisor:
     def __init__(self, command: Sequence[str], *, say: Callable[[str], None], restarts: Restarts | None = None) -> None:
         self._command, self._say = [*command], say
         self._restarts = restarts or Restarts()
-        self._is_stopping = threading.Event()
+        self._is_stopping = False  # set by a signal, so no lock may be needed for it
         self._driver: subprocess.Popen[bytes] | None = None
-        self._has_run = False
+        self._told = Ended(why="")
 
     def run(self) -> int:
         """Until the job is done, is stopped, or cannot be helped by another start; its exit status."""
@@ -59,19 +58,28 @@ class Supervisor:
                     return status
                 decided = self._restarts.after(ended, time.monotonic())
                 if isinstance(decided, GiveUp):
-                    if self._has_run or code < 0:  # one that never ran has said all there is to say
+                    if self._restarts.has_run or code < 0:  # one that never ran has said all there is to say
                         self._say(f"not started again: {decided.why}")
                     return status
-                goes_on = "" if ended.place is None else f", {ended.place}"
+                place = self._restarts.place
+                goes_on = "" if place is None else f", {place}"
                 self._say(f"restart {self._restarts.count}{goes_on}, in {decided:.1f} s: {ended.why}")
-                if self._is_stopping.wait(decided):
+                if self._pause(decided):
                     return 0
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait; True where somebody wants the end before that."""
+        deadline = time.monotonic() + seconds
+        while not self._is_stopping and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return self._is_stopping
+
     def _run_once(self) -> tuple[int, Ended | None]:
         """Run one driver to its end: its exit code, and how it ended where that was not as it should."""
+        self._told = Ended(why="")
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -81,34 +89,41 @@ class Supervisor:
                     env={
                         **os.environ,
                         FD: str(theirs.fileno()),
-                        RESTARTS: str(self._restarts.count),
-                        **({AGAIN: "yes"} if self._has_run else {}),
+                        **({AGAIN: "yes"} if self._restarts.has_run else {}),
                     },
                     start_new_session=True,
                 )
-            if self._is_stopping.is_set():  # asked for while there was nobody to pass it on to
+            if self._is_stopping:  # asked for while there was nobody to pass it on to
                 self._driver.send_signal(signal.SIGTERM)
-            ended = self._listen(ours)
-            self._has_run = self._has_run or ended.place is not None
+            listening = threading.Thread(target=self._listen, args=(ours,), name="lockgate-supervisor", daemon=True)
+            listening.start()
             code = self._driver.wait()
-        if code == 0 or self._is_stopping.is_set():
-            return max(code, 0), None
-        if not ended.why:
+            # What it started may hold the socket open; what it said itself is here by now.
+            listening.join(timeout=_LAST_WORDS_SECONDS)
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
+            listening.join()
+        told = self._told
+        if code == 0:
+            return 0, None
+        if self._is_stopping:
+            # Who is asked to stop while it starts has nothing to stop yet, and dies of the signal.
+            is_clean = told.place is None and -code in _OWN_SIGNALS
+            return (0 if is_clean else code), None
+        if not told.why:
             # One that ended by itself has told people why.
             died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            ended = replace(ended, why=f"the driver {died}")
-        return code, ended
+            told = replace(told, why=f"the driver {died}", is_refused=code > 0)
+        return code, told
 
-    def _listen(self, driver: socket.socket) -> Ended:
-        """What a driver tells, up to its end; who was killed gives no reason."""
-        ended = Ended(why="")
-        with driver.makefile("rb") as lines:
+    def _listen(self, driver: socket.socket) -> None:
+        """Keep the last that a driver tells, up to its end; who was killed gives no reason."""
+        with suppress(OSError), driver.makefile("rb") as lines:
             for line in lines:
-                ended = Ended(**json.loads(line))
-        return ended
+                self._told = Ended(**json.loads(line))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._is_stopping.set()
+        self._is_stopping = True
         if self._driver is not None and self._driver.poll() is None:
             self._driver.send_signal(number)
 
@@ -124,34 +139,38 @@ class Report:
         self._socket = None if fd is None else socket.socket(fileno=int(fd))
         if self._socket is not None:
             self._socket.set_inheritable(False)
+            os.register_at_fork(after_in_child=self._socket.close)
             threading.Thread(target=self._watch, args=(stop,), name="lockgate-supervised", daemon=True).start()
 
-    def tell_delicate(self) -> None:
-        """What is done once in the life of a job begins: who dies in it is not started again, for nobody knows."""
-        self._send(Ended(why="", final="it died while it began anew, and nobody knows how far it came: run it again"))
+    def tell(self, place: str | None = None, epochs: int = 0, *, final: str = "") -> None:
+        """Were it to die now, so many epochs would be done, and the next driver would go on there.
 
-    def tell(self, place: str, epochs: int) -> None:
-        """The job runs: so many epochs are done, and the next driver would go on there."""
-        if (place, epochs) != (self._so_far.place, self._so_far.epochs):
-            self._so_far = Ended(why="", place=place, epochs=epochs)
-            self._send(self._so_far)
+        Args:
+            final: why no other driver may go on.
+        """
+        now = Ended(why="", place=place, epochs=epochs, final=final)
+        if now != self._so_far:
+            self._so_far = now
+            self._send(now)
 
     def tell_error(self, error: LockgateError) -> None:
         """The driver ends with this."""
-        self._send(Ended.by(error, self._so_far.place, self._so_far.epochs))
+        self._send(Ended.by(error, self._so_far))
+
+    def tell_final(self, why: str) -> None:
+        """The driver ends, and no other one would do better."""
+        self._send(replace(self._so_far, why=why, final=why))
 
     def _send(self, told: Ended) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # it is gone, and the watching thread says so
+            with suppress(OSError):  # it is gone, and the watching thread sees it
                 self._socket.sendall(json.dumps(asdict(told)).encode() + b"\n")
 
     def _watch(self, stop: Callable[[], None]) -> None:
         assert self._socket is not None
-        while True:
-            try:
-                if not self._socket.recv(1):
-                    break
-            except OSError:
-                break
-        print("the supervisor is gone; stopping", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            while self._socket.recv(1):
+                pass
         stop()
+        with suppress(OSError, ValueError):  # who reads it may be gone too
+            print("the supervisor is gone; stopping", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lockgate.commit.permits import Place
-from lockgate.errors import BadJob, BadMachine, Refused
+from lockgate.errors import BadJob, BadMachine, Refused, Unreachable
 from lockgate.kafka.client import is_refusal
 from lockgate.kafka.codes import MOVED, Code
 from lockgate.kafka.settings import ClientSettings
@@ -31,7 +31,7 @@ class Unanswered(Exception):
     """No answer came: the request may have taken effect or not."""
 
 
-class NoBroker(Refused):
+class NoBroker(Unreachable):
     """Nobody answers at the servers of a cluster."""
 
 

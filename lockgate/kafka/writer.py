@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.commit.permits import Place
-from lockgate.errors import EpochFailed, Failed
+from lockgate.errors import EpochFailed, RowRefused
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
@@ -27,7 +27,7 @@ _IN_FLIGHT_BYTES = 24 << 20
 _KEY_SHOWN = 80
 
 
-class RecordRefused(Failed):
+class RecordRefused(RowRefused):
     """A record that its topic does not take."""
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lockgate.errors import BadJob, BadMachine, EpochFailed, Failed, LockgateError, Refused
+from lockgate.errors import BadJob, BadMachine, EpochFailed, Failed, LockgateError, Refused, RowRefused, Unreachable
 
 if TYPE_CHECKING:
     from psycopg import Connection as _Connection
@@ -152,7 +152,7 @@ def failure_of(error: PostgresError, *, where: str, table: str | None = None) ->
     if state.startswith("28") or state in ("3D000", "42501"):
         return Refused(f"PostgreSQL refuses: {said}", where=where, fix=_RIGHTS)
     if state == "25006":
-        return Refused(
+        return Unreachable(
             f"this PostgreSQL only reads: {said}",
             where=where,
             fix="name the primary in the dsn; with several hosts add target_session_attrs=read-write",
@@ -167,7 +167,7 @@ def failure_of(error: PostgresError, *, where: str, table: str | None = None) ->
         place = "a row"
         if table is not None:
             place, said = f"a row for table {table}", _STAGING.sub(table, said)  # the author knows no other
-        return Failed(
+        return RowRefused(
             f"PostgreSQL does not take {place}: {said}",
             where=where,
             fix="correct the rows (where, select, cast) or the table; nothing of the epoch is visible, and the job goes"

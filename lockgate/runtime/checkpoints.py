@@ -29,6 +29,7 @@ class Past:
     """What a query finds in its checkpoint when it starts."""
 
     planned: int = -1  # the newest epoch that was planned, and may be repeated
+    upcoming: int = 0  # the epoch that it begins with
     watermark_ms: int = 0  # the watermark that the epoch behind the last one acts on, since 1970
 
 
@@ -88,7 +89,9 @@ class Checkpoint:
         planned, ended = self.epochs("offsets"), self.epochs("commits")
         told = [self._told(f"offsets/{planned[-1]}", "batchWatermarkMs")] if planned else []
         told += [self._told(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
-        return Past(planned=max(planned, default=-1), watermark_ms=max(told, default=0))
+        newest = max(planned, default=-1)
+        upcoming = newest + 1 if newest < 0 or newest in ended else newest
+        return Past(planned=newest, upcoming=upcoming, watermark_ms=max(told, default=0))
 
     def is_still(self, epoch: int, now_ms: int) -> bool:
         """Has an epoch run at this time of the clock, and left the watermark where it found it?"""

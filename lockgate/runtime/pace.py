@@ -55,18 +55,26 @@ class Pace:
 
     def take(self, epoch: Took) -> int:
         """How many rows the next epoch may take of a source, after this one."""
+        if epoch.rows == 0:
+            if epoch.is_full:  # offsets without events, of transactions that were aborted: nothing to be careful with
+                self._change(_GROWTH_MAX)
+            return self.rows
         self._seen += 1
-        if epoch.rows == 0 or self._seen <= _COLD:
+        if self._seen <= _COLD:
             return self.rows
         self._epochs.append(epoch)
         fixed, each = self._costs()
         for_rows = max(self.target_seconds - fixed, fixed, self.target_seconds * _TOLERATED)
-        is_near = abs(epoch.seconds - fixed - for_rows) <= self.target_seconds * _TOLERATED
-        if (epoch.is_full and not is_near) or epoch.seconds > self.target_seconds * (1 + _TOLERATED) + fixed:
-            # Of several sources each has its part of an epoch; by how much all of them change is one factor.
-            factor = min(_GROWTH_MAX, for_rows / (each * epoch.rows))
-            self.rows = max(_ROWS_MIN, min(self.rows_most, round(self.rows * factor)))
+        # Of several sources each has its part of an epoch; by how much all of them change is one factor.
+        factor = min(_GROWTH_MAX, for_rows / (each * epoch.rows))
+        if epoch.is_full and abs(epoch.seconds - fixed - for_rows) > self.target_seconds * _TOLERATED:
+            self._change(factor)
+        elif epoch.rows > self.rows / 2 and epoch.seconds > self.target_seconds * (1 + _TOLERATED) + fixed:
+            self._change(min(1.0, factor))  # it took all that there was, and that was too much
         return self.rows
+
+    def _change(self, factor: float) -> None:
+        self.rows = max(_ROWS_MIN, min(self.rows_most, round(self.rows * factor)))
 
     def _costs(self) -> tuple[float, float]:
         """The seconds of an epoch without rows, and those of each row: the line through the last epochs."""

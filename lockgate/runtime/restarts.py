@@ -1,12 +1,14 @@
 """Whether a job whose process has ended is started again, and when.
 
-    it was done, or was stopped          no
-    a person has to decide               no: another driver took over, the ledger or a file is lost, the plan is refused
-    its code fails on an event           a few times, then no: it would fail for ever
-    anything else                        yes, after a pause; longer ones while it gets nowhere, up to a minute
+    it was done, or was stopped           no
+    a person has to decide                no: another driver took over, the ledger is lost, the plan is refused, ...
+    what it needs does not answer         yes, once it has run; before that the address may be wrong
+    its code or its sink fails on a row   a few times, then no: it would fail for ever
+    the same failure again and again      many times, then no; a run that is to end has less patience
+    anything else                         yes
 
-However good the reasons are, there is a limit per hour. A job that waits for a broker that is away for long stays below
-it, because its pauses are long; one that dies after every other epoch does not.
+A start comes after a pause: longer ones while no epoch gets done, up to a minute. However good the reasons are, there
+is a limit per hour. A job that waits for a broker that is away for long stays below it, because its pauses are long.
 """
 
 from __future__ import annotations
@@ -17,32 +19,36 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lockgate.errors import (
-    BadJob,
+    BadMachine,
     CheckpointDamaged,
+    EpochFailed,
     EpochTooLong,
     Fenced,
     FunctionFailed,
     InvariantBroken,
     LedgerMismatch,
     LockgateError,
-    OverClaim,
     Refused,
+    RowRefused,
     TooManyLetters,
     TopicGone,
     UnparsableValue,
+    Unreachable,
     UnusableTime,
 )
 
 RESTARTS_PER_HOUR = 100
-SAME_EVENT_MAX = 3
-"""So often a job may fail on its own events without an epoch in between: what its code asks for may be there again."""
+ROW_FAILURES_MAX = 3
+"""So often a job may fail on its rows without an epoch in between: what its code asks for may be there again."""
 
+SAME_FAILURES_MAX = 30
+SAME_FAILURES_MAX_TO_THE_END = 3
+
+PERSON = "a person has to decide"
 _HOUR = timedelta(hours=1).total_seconds()
 _PAUSE_FIRST_SECONDS = 1.0
 _PAUSE_MAX_SECONDS = 60.0
 _FOR_A_PERSON = (
-    BadJob,
-    OverClaim,
     Fenced,
     LedgerMismatch,
     CheckpointDamaged,
@@ -51,29 +57,34 @@ _FOR_A_PERSON = (
     TooManyLetters,
     InvariantBroken,
 )
-_OF_AN_EVENT = (UnparsableValue, UnusableTime, FunctionFailed)
+_OF_A_ROW = (UnparsableValue, UnusableTime, FunctionFailed, RowRefused)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the process of a job ended."""
+    """How the process of a job ended, or how it would end if it died now."""
 
     why: str  # in a line
     place: str | None = None  # where the next one goes on, in words; None where it never got so far as to know
     epochs: int = 0  # how many it has done
     final: str = ""  # why it is not to be started again
-    is_of_an_event: bool = False
+    is_of_a_row: bool = False
+    is_passing: bool = False  # is it the nature of such a failure to pass?
+    is_refused: bool = False  # did nothing run at all?
 
     @classmethod
-    def by(cls, error: LockgateError, place: str | None, epochs: int) -> Ended:
-        """The end that an error is; what is refused before anything ran at all is refused for ever."""
-        is_final = isinstance(error, _FOR_A_PERSON) or (isinstance(error, Refused) and place is None)
+    def by(cls, error: LockgateError, before: Ended) -> Ended:
+        """The end that an error is, of one that would have ended so before it."""
+        is_away = isinstance(error, Unreachable | BadMachine)
+        is_final = isinstance(error, _FOR_A_PERSON) or (isinstance(error, Refused) and not is_away)
         return cls(
             why=error.what.splitlines()[0],
-            place=place,
-            epochs=epochs,
-            final="a person has to decide" if is_final else "",
-            is_of_an_event=isinstance(error, _OF_AN_EVENT),
+            place=before.place,
+            epochs=before.epochs,
+            final=before.final or (PERSON if is_final else ""),
+            is_of_a_row=isinstance(error, _OF_A_ROW),
+            is_passing=is_away or isinstance(error, EpochFailed),
+            is_refused=isinstance(error, Refused),
         )
 
 
@@ -89,20 +100,37 @@ class Restarts:
     """The restarts of one job so far."""
 
     per_hour: int = RESTARTS_PER_HOUR
+    same_failures_max: int = SAME_FAILURES_MAX
     rng: random.Random = field(default_factory=random.Random)
     count: int = 0
+    place: str | None = None  # where it goes on, as the last one knew that told it
     _at: deque[float] = field(default_factory=deque)
     _in_a_row: int = 0  # without an epoch in between
-    _failed: int = 0  # on its own events, without an epoch in between
+    _of_rows: int = 0  # failures on rows, without an epoch in between
+    _same: int = 0  # failures like the last one, without an epoch in between
+    _last: str = ""
+
+    @property
+    def has_run(self) -> bool:
+        """Did it ever get so far as to know where it goes on?"""
+        return self.place is not None
 
     def after(self, ended: Ended, now: float) -> float | GiveUp:
         """How many seconds to wait before the next start, or why there is none."""
+        self.place = ended.place if ended.place is not None else self.place
         if ended.final:
             return GiveUp(ended.final)
+        if ended.is_refused and not self.has_run:
+            return GiveUp(PERSON)
+        is_same = ended.why == self._last and not ended.epochs
+        self._last = ended.why
         self._in_a_row = 0 if ended.epochs else self._in_a_row + 1
-        self._failed = ended.is_of_an_event + (0 if ended.epochs else self._failed)
-        if self._failed >= SAME_EVENT_MAX:
-            return GiveUp(f"it has failed on its events {self._failed} times in a row")
+        self._of_rows = ended.is_of_a_row + (0 if ended.epochs else self._of_rows)
+        self._same = 0 if ended.is_passing else 1 + (self._same if is_same else 0)
+        if self._of_rows >= ROW_FAILURES_MAX:
+            return GiveUp(f"it has failed on its events {self._of_rows} times in a row")
+        if self._same >= self.same_failures_max:
+            return GiveUp(f"it has failed in the same way {self._same} times in a row")
         while self._at and now - self._at[0] >= _HOUR:
             self._at.popleft()
         if len(self._at) >= self.per_hour:

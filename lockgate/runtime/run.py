@@ -132,7 +132,14 @@ class Run:
         """Where another run would go on if this one died now."""
         if self._forgetting is not None:
             return "with what comes next"
-        return f"from epoch {max(self._watcher.upcoming, self._writer.past.planned, 0)}"
+        return f"from epoch {max(self._watcher.upcoming, self._writer.past.upcoming)}"
+
+    @property
+    def final(self) -> str:
+        """Why no other run may go on where this one dies; empty where one may."""
+        if self._forgetting is None or self._forgetting.can_go_on:
+            return ""
+        return "another start of this at-most-once job would repeat events, or skip them in silence"
 
     def progress(self) -> Progress | None:
         """The progress since the last look, or None where nothing is new."""
@@ -375,7 +382,8 @@ def run(
     start = _read_start(start, job)
     _refuse_endless(planned, until_caught_up)
     # A run that is to end has nobody who waits for its epochs, and is quickest with large ones.
-    is_paced = rows_per_epoch is None and not until_caught_up and stepper is None and job.mode is Mode.MICRO_BATCH
+    is_live = not until_caught_up and stepper is None and job.mode is Mode.MICRO_BATCH
+    is_paced = rows_per_epoch is None and is_live and _reads_topics(planned)
     rows_per_epoch = ROWS_PER_EPOCH if rows_per_epoch is None else rows_per_epoch
     if rows_per_epoch < 1:
         raise Refused(
@@ -657,6 +665,12 @@ def _check_sources(planned: Plan, start: str | None, rows_per_epoch: int) -> Non
     for node in planned.logical.nodes:
         if isinstance(node.step, Read):
             node.step.source.check(read_from(planned, node, start, rows_per_epoch))
+
+
+def _reads_topics(planned: Plan) -> bool:
+    """Is there a source that says how much waits in it?"""
+    sources = [node.step.source for node in planned.logical.nodes if isinstance(node.step, Read)]
+    return any(isinstance(source, KafkaSource) for source in sources)
 
 
 def uses_kafka(planned: Plan) -> bool:

@@ -24,7 +24,7 @@ from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
-from lockgate.errors import BadJob, Refused
+from lockgate.errors import BadJob, Unreachable
 from lockgate.guarantees import Delivery
 from lockgate.postgres.connect import Lost, connect, server_of, told
 from lockgate.postgres.mending import PostgresLedger
@@ -188,7 +188,7 @@ class PostgresSink(CommittingSink):
         try:
             connection = connect(self.dsn, where=place, name="lockgate", patience=_CHECK_PATIENCE)
         except Lost as error:
-            raise Refused(error.what, where=error.where, fix=error.fix) from None
+            raise Unreachable(error.what, where=error.where, fix=error.fix) from None
         try:
             with told(where=place, table=str(self._target.table)):
                 yield connection, place

@@ -102,7 +102,7 @@ class FileSource(Source):
         from pyspark.sql import functions as F
 
         columns = parse_ddl(self.value, reading.where)
-        limit = (reading.rows_first or reading.rows_per_epoch) * BYTES_PER_ROW
+        limit = reading.rows_per_epoch * BYTES_PER_ROW
         reader = (
             spark.readStream.option("maxBytesPerTrigger", limit)
             .option("recursiveFileLookup", "true")

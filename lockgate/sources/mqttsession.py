@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lockgate.errors import BadMachine, Failed, LockgateError, Refused
+from lockgate.errors import BadMachine, Failed, LockgateError, Refused, Unreachable
 from lockgate.sources.mqttinbox import Inbox, Message
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def probe(link: Link) -> None:
     finally:
         client.disconnect()
     if not answers:
-        raise Refused(
+        raise Unreachable(
             f"no MQTT broker answers at {link.broker} ({why})",
             where=link.where,
             fix="start the broker, or correct host= and port=",

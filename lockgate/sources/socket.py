@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
-from lockgate.errors import BadJob, Refused
+from lockgate.errors import BadJob, Unreachable
 from lockgate.sources.parsing import check_format, parse_values
 from lockgate.sources.position import UNKNOWN, number_rows, position
 from lockgate.sources.rejects import Guard, original
@@ -63,7 +63,7 @@ class SocketSource(Source):
         try:
             socket.create_connection((self.host, self.port), timeout=5).close()
         except OSError as error:
-            raise Refused(
+            raise Unreachable(
                 f"nobody listens at {self.host}:{self.port} ({error})",
                 where=reading.where,
                 fix="start the server first, e.g. `nc -lk 9999`",

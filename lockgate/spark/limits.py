@@ -2,7 +2,8 @@
 
 Spark asks a source for its limit once, when a query starts, and keeps the answer in a map that it looks at before every
 epoch. Its classes hide nothing of that map from Java, so it can be changed while the query runs; the next epoch that is
-planned takes the new limits. Sources that count nothing (those in Python count for themselves) have no limit there.
+planned takes the new limits. Only topics are limited so: files are by bytes, and do not say how much waits; sources in
+Python count for themselves.
 """
 
 from __future__ import annotations
@@ -24,17 +25,14 @@ class Limits:
         self._rows = rows_first
 
     def set(self, rows: int) -> None:
-        """Let the next epochs take so many rows of each source; files, which are limited by bytes, in proportion."""
+        """Let the next epochs take so many rows of each topic."""
         if rows == self._rows:
             return
         sources = self._execution.uniqueSources()
         if sources.isEmpty():
             return  # it is still starting
         for source, limit in self._as_java(sources).items():
-            kind = limit.getClass().getSimpleName()
-            if kind == "ReadMaxRows":
+            if limit.getClass().getSimpleName() == "ReadMaxRows":
                 sources = sources.updated(source, self._limit.maxRows(rows))
-            elif kind == "ReadMaxBytes":
-                sources = sources.updated(source, self._limit.maxBytes(limit.maxBytes() * rows // self._rows))
         getattr(self._execution, "uniqueSources_$eq")(sources)
         self._rows = rows

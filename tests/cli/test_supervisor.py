@@ -39,7 +39,7 @@ from lockgate.cli.supervisor import Report
 
 report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
 with open("starts", "a") as file:
-    file.write(f"{os.getpid()} {os.environ['LOCKGATE_RESTARTS']} {report.is_again}\\n")
+    file.write(f"{os.getpid()} {report.is_again}\\n")
 start = len(Path("starts").read_text().splitlines())
 """
 
@@ -103,7 +103,7 @@ def test_a_driver_that_was_killed_is_started_again_where_it_was(tmp_path: Path) 
     first, second = told.splitlines()
     assert first.startswith("restart 1, from epoch 1, in 0.0 s: the driver was killed by SIGKILL")
     assert second.startswith("restart 2, from epoch 2, in 0.0 s: the driver was killed by SIGKILL")
-    assert [one[1:] for one in starts(tmp_path)] == [["0", "False"], ["1", "True"], ["2", "True"]]
+    assert [one[1] for one in starts(tmp_path)] == ["False", "True", "True"]
 
 
 def test_an_error_is_told_in_a_line_and_tried_again(tmp_path: Path) -> None:
@@ -115,6 +115,74 @@ def test_an_error_is_told_in_a_line_and_tried_again(tmp_path: Path) -> None:
     """
     with supervised(tmp_path, driver) as process:
         assert end(process) == (0, "restart 1, from epoch 7, in 0.0 s: the broker is away\n")
+
+
+def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_is_remembered(tmp_path: Path) -> None:
+    driver = """
+    from lockgate.kafka.wire import NoBroker
+    if start == 1:
+        report.tell("from epoch 7", 3)
+        report.tell_error(EpochFailed("the broker went away", "there", "wait"))
+        sys.exit(1)
+    if start < 4:
+        report.tell_error(NoBroker("no broker answers", "there", "wait"))
+        sys.exit(2)
+    """
+    with supervised(tmp_path, driver) as process:
+        status, told = end(process)
+    assert status == 0
+    assert told.splitlines() == [
+        "restart 1, from epoch 7, in 0.0 s: the broker went away",
+        "restart 2, from epoch 7, in 0.0 s: no broker answers",
+        "restart 3, from epoch 7, in 0.0 s: no broker answers",
+    ]
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_one_that_ends_before_it_ever_ran_and_says_nothing_is_not_started_again(tmp_path: Path, status: int) -> None:
+    with supervised(tmp_path, f"sys.exit({status})") as process:
+        assert end(process) == (status, "")
+    assert len(starts(tmp_path)) == 1
+
+
+def test_one_that_may_not_go_on_is_not_started_again_when_it_is_killed(tmp_path: Path) -> None:
+    driver = """
+    report.tell("with what comes next", 2, final="it would repeat events")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process) == (1, "not started again: it would repeat events\n")
+
+
+def test_a_child_of_the_driver_that_lives_on_does_not_hold_the_next_start_up(tmp_path: Path) -> None:
+    driver = """
+    report.tell("from epoch 1", 1)
+    if start == 1:
+        child = os.fork()
+        if child == 0:
+            while not Path("over").exists():
+                time.sleep(0.05)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path("over").touch()
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process)[0] == 0
+    assert len(starts(tmp_path)) == 2
+
+
+def test_a_driver_that_crashes_while_it_stops_is_no_clean_end(tmp_path: Path) -> None:
+    driver = """
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
+    report.tell("from epoch 0", 0)
+    Path("ready").touch()
+    while True:
+        time.sleep(0.05)
+    """
+    with supervised(tmp_path, driver) as process:
+        wait_for((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGTERM)
+        assert end(process) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +216,7 @@ def test_events_that_the_code_fails_on_end_the_job_after_a_few_tries(tmp_path: P
 
 def test_who_dies_while_something_is_done_once_is_not_started_again(tmp_path: Path) -> None:
     driver = """
-    report.tell_delicate()
+    report.tell(final="it died while it began anew")
     os.kill(os.getpid(), signal.SIGKILL)
     """
     with supervised(tmp_path, driver) as process:
@@ -162,14 +230,14 @@ def test_who_dies_before_that_does_it_in_the_next_start(tmp_path: Path) -> None:
     driver = """
     if start == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    report.tell_delicate()
+    report.tell(final="it died while it began anew")
     report.tell("from epoch 0", 0)
     if start == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     with supervised(tmp_path, driver) as process:
         assert end(process)[0] == 0
-    assert [one[2] for one in starts(tmp_path)] == ["False", "False", "True"]
+    assert [one[1] for one in starts(tmp_path)] == ["False", "False", "True"]
 
 
 STAYS = """
@@ -218,6 +286,18 @@ def test_a_driver_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
         driver = psutil.Process(int(starts(tmp_path)[0][0]))
         process.kill()
         wait_for(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+    assert (tmp_path / "asked").read_text() == "SIGTERM"
+
+
+def test_a_driver_ends_with_its_supervisor_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    with supervised(tmp_path, STAYS) as process:
+        wait_for((tmp_path / "ready").exists)
+        driver = psutil.Process(int(starts(tmp_path)[0][0]))
+        assert process.stderr is not None
+        process.stderr.close()
+        process.kill()
+        wait_for(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+        process.stderr = None
     assert (tmp_path / "asked").read_text() == "SIGTERM"
 
 

@@ -83,8 +83,25 @@ def test_an_event_that_becomes_dearer_is_noticed() -> None:
     assert 0.5 < ran[-1].seconds < 1.6
 
 
-def test_an_empty_epoch_says_nothing() -> None:
+def test_an_empty_epoch_says_nothing_and_is_none_of_the_first_ones() -> None:
     one = pace()
     for _ in range(20):
         one.take(Took(0, 30.0, is_full=False))
+    one.take(Took(10_000, 60.0, is_full=True))
+    assert one.rows == 10_000
+
+
+def test_offsets_without_events_are_passed_quickly() -> None:
+    one = pace()
+    for _ in range(10):
+        one.take(Took(0, 0.1, is_full=True))
+    assert one.rows == MOST
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hiccups_of_a_trickle_do_not_raise_what_an_epoch_may_take(seed: int) -> None:
+    one, rng = pace(), random.Random(seed)
+    for _ in range(5_000):
+        seconds = rng.uniform(1.0, 4.0) if rng.random() < 0.02 else rng.uniform(0.2, 0.4)
+        one.take(Took(rng.randint(3, 8), seconds, is_full=False))
     assert one.rows == 10_000

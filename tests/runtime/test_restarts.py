@@ -18,15 +18,21 @@ from lockgate.errors import (
     LockgateError,
     OverClaim,
     Refused,
+    RowRefused,
     TooManyLetters,
     TopicGone,
     UnparsableValue,
+    Unreachable,
 )
-from lockgate.runtime.restarts import SAME_EVENT_MAX, Ended, GiveUp, Restarts
+from lockgate.kafka.wire import NoBroker
+from lockgate.kafka.writer import RecordRefused
+from lockgate.runtime.restarts import PERSON as DECIDE
+from lockgate.runtime.restarts import ROW_FAILURES_MAX, Ended, GiveUp, Restarts
 
 PERSON = [
     BadJob,
     OverClaim,
+    Refused,
     Fenced,
     LedgerMismatch,
     CheckpointDamaged,
@@ -37,45 +43,88 @@ PERSON = [
 ]
 
 
-def error(kind: type[LockgateError]) -> LockgateError:
-    return kind("it broke\nin two lines", "here", "so")
+def error(kind: type[LockgateError], what: str = "it broke") -> LockgateError:
+    return kind(f"{what}\nin two lines", "here", "so")
 
 
-def ended(kind: type[LockgateError], *, epochs: int = 0, place: str | None = "from epoch 3") -> Ended:
-    return Ended.by(error(kind), place, epochs)
+def ended(
+    kind: type[LockgateError], *, epochs: int = 0, place: str | None = "from epoch 3", what: str = "it broke"
+) -> Ended:
+    return Ended.by(error(kind, what), Ended(why="", place=place, epochs=epochs))
 
 
 @pytest.mark.parametrize("kind", PERSON)
 def test_what_a_person_has_to_decide_is_not_tried_again(kind: type[LockgateError]) -> None:
-    assert isinstance(Restarts().after(ended(kind, epochs=5), 0.0), GiveUp)
+    assert Restarts().after(ended(kind, epochs=5), 0.0) == GiveUp(DECIDE)
 
 
-@pytest.mark.parametrize("kind", [Failed, EpochFailed, BadMachine, Refused])
+@pytest.mark.parametrize("kind", [Failed, EpochFailed, BadMachine, NoBroker])
 def test_what_may_pass_is_tried_again_and_told_in_a_line(kind: type[LockgateError]) -> None:
     one = ended(kind)
     assert isinstance(Restarts().after(one, 0.0), float)
     assert (one.why, one.place) == ("it broke", "from epoch 3")
 
 
-@pytest.mark.parametrize("kind", [Refused, BadMachine])
+@pytest.mark.parametrize("kind", [Refused, BadMachine, NoBroker, Unreachable])
 def test_what_is_refused_before_it_ever_ran_is_refused(kind: type[LockgateError]) -> None:
-    assert isinstance(Restarts().after(ended(kind, place=None), 0.0), GiveUp)
+    assert Restarts().after(ended(kind, place=None), 0.0) == GiveUp(DECIDE)
+
+
+@pytest.mark.parametrize("kind", [BadMachine, NoBroker, Unreachable])
+def test_what_does_not_answer_is_waited_for_once_it_has_run(kind: type[LockgateError]) -> None:
+    restarts = Restarts()
+    assert isinstance(restarts.after(ended(Failed, epochs=5), 0.0), float)
+    for minute in range(200):
+        assert isinstance(restarts.after(ended(kind, place=None), 60.0 * minute), float)
+    assert restarts.place == "from epoch 3"
+
+
+def test_what_a_person_has_to_decide_is_so_also_after_it_has_run() -> None:
+    restarts = Restarts()
+    assert isinstance(restarts.after(ended(Failed, epochs=5), 0.0), float)
+    assert restarts.after(ended(Refused, place=None), 0.0) == GiveUp(DECIDE)
 
 
 def test_a_failure_before_it_ever_ran_is_tried_again() -> None:
     assert isinstance(Restarts().after(ended(Failed, place=None), 0.0), float)
 
 
-@pytest.mark.parametrize("kind", [FunctionFailed, UnparsableValue])
-def test_an_event_that_the_code_fails_on_is_tried_a_few_times(kind: type[LockgateError]) -> None:
-    restarts = Restarts()
-    told = [restarts.after(ended(kind, epochs=2 if number == 0 else 0), 0.0) for number in range(SAME_EVENT_MAX)]
-    assert [isinstance(one, GiveUp) for one in told] == [False] * (SAME_EVENT_MAX - 1) + [True]
+def test_one_that_may_not_go_on_is_not_started_again_whatever_ends_it() -> None:
+    told = Ended(why="", place="with what comes next", final="it would repeat events")
+    assert Restarts().after(told, 0.0) == GiveUp("it would repeat events")
+    assert Restarts().after(Ended.by(error(EpochFailed), told), 0.0) == GiveUp("it would repeat events")
 
 
-def test_failures_on_events_with_epochs_in_between_do_not_add_up() -> None:
+@pytest.mark.parametrize("kind", [FunctionFailed, UnparsableValue, RowRefused, RecordRefused])
+def test_a_row_that_the_code_or_the_sink_fails_on_is_tried_a_few_times(kind: type[LockgateError]) -> None:
     restarts = Restarts()
-    told = [restarts.after(ended(FunctionFailed, epochs=1), 0.0) for _ in range(3 * SAME_EVENT_MAX)]
+    told = [restarts.after(ended(kind, epochs=2 if number == 0 else 0), 0.0) for number in range(ROW_FAILURES_MAX)]
+    assert [isinstance(one, GiveUp) for one in told] == [False] * (ROW_FAILURES_MAX - 1) + [True]
+
+
+def test_failures_on_rows_with_epochs_in_between_do_not_add_up() -> None:
+    restarts = Restarts()
+    told = [restarts.after(ended(FunctionFailed, epochs=1), 0.0) for _ in range(3 * ROW_FAILURES_MAX)]
+    assert not any(isinstance(one, GiveUp) for one in told)
+
+
+def test_the_same_failure_again_and_again_is_the_end() -> None:
+    restarts = Restarts(same_failures_max=4)
+    assert isinstance(restarts.after(ended(Failed, what="another one"), 0.0), float)
+    told = [restarts.after(ended(Failed), 0.0) for _ in range(4)]
+    assert [isinstance(one, GiveUp) for one in told] == [False] * 3 + [True]
+    assert told[-1] == GiveUp("it has failed in the same way 4 times in a row")
+
+
+def test_the_same_failure_with_epochs_in_between_is_not() -> None:
+    restarts = Restarts(same_failures_max=2)
+    told = [restarts.after(ended(Failed, epochs=1), 0.0) for _ in range(10)]
+    assert not any(isinstance(one, GiveUp) for one in told)
+
+
+def test_epochs_without_a_decision_are_no_such_failures() -> None:
+    restarts = Restarts(same_failures_max=2)
+    told = [restarts.after(ended(EpochFailed), 0.0) for _ in range(10)]
     assert not any(isinstance(one, GiveUp) for one in told)
 
 
@@ -110,7 +159,8 @@ def test_there_is_a_limit_per_hour_and_an_hour_later_there_is_room_again() -> No
 
 def test_a_broker_that_is_away_for_a_night_does_not_use_the_limit_up() -> None:
     restarts, now = Restarts(rng=random.Random(1)), 0.0
+    assert isinstance(restarts.after(ended(Failed, epochs=1), now), float)
     while now < 10 * 3600:
-        pause = restarts.after(ended(Failed), now)
+        pause = restarts.after(ended(NoBroker, place=None), now)
         assert isinstance(pause, float)
         now += pause + 5.0  # a start that finds nobody
