@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.errors import BadJob, EpochFailed, Failed, Refused, RowRefused, Unreachable
 from lockgate.postgres import connect as door
 from lockgate.postgres.connect import Away, Lost, StagingGone, connect, failure_of, server_of
 from lockgate.services.postgres import Postgres
@@ -53,14 +53,14 @@ def test_a_dsn_that_cannot_be_read_is_refused_without_being_shown(dsn: str) -> N
         (errors.InvalidPassword, Refused),
         (errors.InvalidCatalogName, Refused),
         (errors.InsufficientPrivilege, Refused),
-        (errors.ReadOnlySqlTransaction, Refused),
-        (errors.InvalidTextRepresentation, Failed),
-        (errors.StringDataRightTruncation, Failed),
-        (errors.NotNullViolation, Failed),
-        (errors.UniqueViolation, Failed),
-        (errors.CheckViolation, Failed),
-        (errors.NumericValueOutOfRange, Failed),
-        (errors.CharacterNotInRepertoire, Failed),
+        (errors.ReadOnlySqlTransaction, Unreachable),
+        (errors.InvalidTextRepresentation, RowRefused),
+        (errors.StringDataRightTruncation, RowRefused),
+        (errors.NotNullViolation, RowRefused),
+        (errors.UniqueViolation, RowRefused),
+        (errors.CheckViolation, RowRefused),
+        (errors.NumericValueOutOfRange, RowRefused),
+        (errors.CharacterNotInRepertoire, RowRefused),
         (errors.UndefinedTable, Failed),
         (errors.DiskFull, EpochFailed),
         (errors.SerializationFailure, EpochFailed),
