@@ -210,6 +210,17 @@ class RunningQuery:
 
 def running_query(spark: SparkSession) -> RunningQuery:
     """The query whose epoch is being written now; `spark` is the session that it was started in, not the epoch's."""
+    query = query_of_epoch(spark)
+    root = query.streamingQuery().resolvedCheckpointRoot()
+    return RunningQuery(
+        id=str(query.id().toString()),
+        run=str(query.runId().toString()),
+        checkpoint=Checkpoint(root=str(root), spark=spark),
+    )
+
+
+def query_of_epoch(spark: SparkSession) -> Any:
+    """Spark's own object of that query; it is told by the thread that runs the epoch."""
     id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     query = spark._jsparkSession.streams().get(id) if id else None
     if query is None:
@@ -218,8 +229,7 @@ def running_query(spark: SparkSession) -> RunningQuery:
             where="the function that Spark calls for every epoch",
             fix="start the writer with .start(), and do not call its function yourself",
         )
-    root = query.streamingQuery().resolvedCheckpointRoot()
-    return RunningQuery(id=str(id), run=query.runId().toString(), checkpoint=Checkpoint(root=str(root), spark=spark))
+    return query
 
 
 def put_aside(checkpoint: Checkpoint) -> str | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lockgate.runtime.checkpoints import query_of_epoch
 from lockgate.runtime.pace import Pace, Took
 from lockgate.runtime.progress import count_events, count_lag, is_epoch
 from lockgate.spark.limits import Limits
@@ -47,9 +48,7 @@ class Pacer:
             )
 
     def _look(self) -> None:
-        id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        session: Any = self._spark._jsparkSession
-        query = session.streams().get(id)
+        query = query_of_epoch(self._spark)
         run = str(query.runId().toString())
         if run != self._run or self._limits is None:
             self._run, self._epoch = run, -1
