@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Resource
-from lockgate.errors import Failed, LedgerMismatch
+from lockgate.errors import Failed, LedgerMismatch, RowRefused
 from lockgate.faultpoints import FaultPoint, reach
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class Followers:
         try:
             resource.publish(decided.staged[name], shown, after=seen)
         except Failed as error:
-            if type(error) is not Failed:  # another driver, or a try that may be repeated
+            if type(error) not in (Failed, RowRefused):  # another driver, or a try that may be repeated
                 raise
-            raise Failed(
+            raise type(error)(
                 f"epoch {decided.epoch} of job {self._job!r} is decided, but {name} does not take the rows that wait"
                 f" there: {error.what}",
                 where=error.where,

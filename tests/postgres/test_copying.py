@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lockgate.errors import Failed
+from lockgate.errors import RowRefused
 from lockgate.failures import Carried, find_error
 from lockgate.postgres import copying
 from lockgate.postgres.connect import Away
@@ -161,7 +161,7 @@ def test_a_row_that_is_not_taken_is_the_tasks_result(
     (told,) = order(dsn, schema, x=kind).vote(batches, task=0)
     (vote,) = told.to_pylist()
     failure = find_error(vote["failure"])
-    assert type(failure) is Failed
+    assert type(failure) is RowRefused
     assert said in failure.what
     assert "table 't'" in failure.what
     assert "lockgate_staging" not in failure.what
