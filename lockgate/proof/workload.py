@@ -284,7 +284,9 @@ class _Maker:
         self._makers = {column.name: self._maker(column) for column in (*self._key, *self._value)}
         self._format = _format(one, self._value, self._where)
         self._has_time = any(_tells_time(column) for column in self._value)  # else it is that of the record
-        self._has_letters = graph.job.dead_letters is not None
+        self._is_bytes = one.is_topic and _format_name(one) == "bytes"
+        # All bytes are good ones, and clients send no record that has neither key nor value.
+        self._can_be_bad = graph.job.dead_letters is not None and not (self._is_bytes and not self._key)
         read = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
         self._has_late = not any(isinstance(one, FileSource) for one in read)
         # Two epochs pass until the watermark acts on an event; as much again for partitions that are read ahead.
@@ -304,7 +306,7 @@ class _Maker:
         row = {column.name: self._makers[column.name](rng, number, at, index) for column in columns}
         key = key_bytes(self._key, [row[column.name] for column in self._key]) if self._key else None
         value: bytes | None = self._format({column.name: row[column.name] for column in self._value})
-        is_bad = self._has_letters and rng.random() < self._shape.bad_share
+        is_bad = self._can_be_bad and rng.random() < self._shape.bad_share
         if is_bad:
             key, value, partition = self._spoiled(rng, key, value, partition)
         stamp = _since_1970(on_time, 1000)
@@ -329,7 +331,7 @@ class _Maker:
     ) -> tuple[bytes | None, bytes | None, int]:
         """One of the ways in which an event can be bad; one without a key has a partition of its own, as all such."""
         how = rng.randrange(3)
-        if self._input.is_topic and (how == 0 or _format_name(self._input) == "bytes"):  # all bytes are good ones
+        if self._input.is_topic and key is not None and (how == 0 or self._is_bytes):
             return key, None, partition
         if how == 1 and key is not None:
             return None, value, 0

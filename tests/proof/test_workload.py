@@ -187,6 +187,14 @@ def test_bad_events_come_only_where_letters_take_them(site: Site) -> None:
     assert len(made.bad) == 1000 - kinds["good"]
 
 
+def test_bad_events_of_a_topic_without_keys_have_a_value_for_a_client_to_send(site: Site) -> None:
+    letters = KafkaSink(topic="letters", servers="h:1")
+    made = make_workload(moved(site, source(value="v INT"), dead_letters=letters), Shape(bad_share=0.1))
+    assert len(made.bad) > 30
+    assert all(b"\xff" in (made.events[number].value or b"") for number in made.bad)
+    assert all(event.value is not None for event in made.events)
+
+
 def test_joined_streams_and_tables_find_partners(site: Site) -> None:
     names = FileTable(path="/srv/names", format="csv", schema="k STRING, name STRING, n INT")
     left = source("left").event_time("at", lateness="10 seconds")
