@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockgate.errors import Refused
-from lockgate.proof.history import Fact, Gap, Reader, ReadToEnd, Standing
+from lockgate.proof.history import Fact, Gap, Read, Reader, ReadToEnd, Standing
 from lockgate.proof.outputs.files import Files
+from lockgate.proof.outputs.letters import compared
 from lockgate.proof.outputs.output import Clock, Output
 from lockgate.proof.outputs.tables import PostgresRows, SqliteRows
 from lockgate.proof.outputs.topics import Topics
@@ -72,6 +73,7 @@ class Readers:
     """All of them."""
 
     outputs: tuple[Output, ...]
+    letters: frozenset[str] = frozenset()  # the labels of those that are dead letters
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -90,29 +92,37 @@ class Readers:
 
     def finish_along(self, clock: Clock) -> list[Fact]:
         """All is over: read to the end. Everything that was seen."""
-        return _ended(Reader.ALONG, [fact for output in self.outputs for fact in output.finish_along()], clock)
+        return self._ended(Reader.ALONG, [fact for output in self.outputs for fact in output.finish_along()], clock)
 
     def after(self, clock: Clock) -> list[Fact]:
         """Everything that is there."""
-        return _ended(Reader.AFTER, [fact for output in self.outputs for fact in output.after(clock)], clock)
+        return self._ended(Reader.AFTER, [fact for output in self.outputs for fact in output.after(clock)], clock)
 
     def log(self, clock: Clock) -> list[Fact]:
         """Everything that was ever written into outputs that have a log."""
-        return _ended(Reader.LOG, [fact for output in self.outputs for fact in output.log(clock)], clock)
+        return self._ended(Reader.LOG, [fact for output in self.outputs for fact in output.log(clock)], clock)
 
     def standing(self, clock: Clock) -> list[Standing]:
         """What is left open."""
         return [one for output in self.outputs for one in output.standing(clock)]
+
+    def _ended(self, reader: Reader, facts: Sequence[Fact], clock: Clock) -> list[Fact]:
+        told = [compared(fact) if isinstance(fact, Read) and fact.output in self.letters else fact for fact in facts]
+        has_gap = any(isinstance(fact, Gap) for fact in told)
+        return told if has_gap else [*told, ReadToEnd(reader, clock())]
 
 
 def find_readers(moved: Redirected, *, servers: str, dsn: str | None = None) -> Readers:
     """The readers of a job's outputs; `servers` and `dsn` are the real addresses, past all proxies."""
     topics: dict[str, str] = {}
     others: dict[str, Output] = {}
+    letters = set()
     for one in moved.results:
         place, sink = place_of(one, moved.site), one.sink
         if place is None:
             continue
+        if one.is_letters:
+            letters.add(place.label)
         if isinstance(sink, KafkaSink):
             topics[place.label] = str(sink.topic)
         elif isinstance(sink, FileSink):
@@ -125,9 +135,4 @@ def find_readers(moved: Redirected, *, servers: str, dsn: str | None = None) -> 
             others[place.label] = PostgresRows(place.label, address, sink.table, job=job, key=sink.key)
     inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
     consumer = [Topics(servers, topics, inputs=inputs)] if topics else []
-    return Readers((*consumer, *others.values()))
-
-
-def _ended(reader: Reader, facts: Sequence[Fact], clock: Clock) -> list[Fact]:
-    has_gap = any(isinstance(fact, Gap) for fact in facts)
-    return [*facts] if has_gap else [*facts, ReadToEnd(reader, clock())]
+    return Readers((*consumer, *others.values()), frozenset(letters))
