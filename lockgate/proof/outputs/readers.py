@@ -74,6 +74,7 @@ class Readers:
 
     outputs: tuple[Output, ...]
     letters: frozenset[str] = frozenset()  # the labels of those that are dead letters
+    run: str = ""  # its name
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,7 +108,10 @@ class Readers:
         return [one for output in self.outputs for one in output.standing(clock)]
 
     def _ended(self, reader: Reader, facts: Sequence[Fact], clock: Clock) -> list[Fact]:
-        told = [compared(fact) if isinstance(fact, Read) and fact.output in self.letters else fact for fact in facts]
+        told = [
+            compared(fact, self.run) if isinstance(fact, Read) and fact.output in self.letters else fact
+            for fact in facts
+        ]
         has_gap = any(isinstance(fact, Gap) for fact in told)
         return told if has_gap else [*told, ReadToEnd(reader, clock())]
 
@@ -135,4 +139,4 @@ def find_readers(moved: Redirected, *, servers: str, dsn: str | None = None) -> 
             others[place.label] = PostgresRows(place.label, address, sink.table, job=job, key=sink.key)
     inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
     consumer = [Topics(servers, topics, inputs=inputs)] if topics else []
-    return Readers((*consumer, *others.values()), frozenset(letters))
+    return Readers((*consumer, *others.values()), frozenset(letters), moved.site.name)
