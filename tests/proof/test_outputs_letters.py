@@ -8,9 +8,19 @@ from lockgate.proof.outputs.letters import compared
 
 RUN = "lockgate-proof-1-0"
 LETTER = {
-    "id": "f06d", "job": RUN, "life": "e036", "epoch": 3, "attempts": 2, "hindered": None,
-    "step": "map", "reason": "ValueError: no call", "source": "events", "part": "lockgate-proof-1-0-in-0-000000", "at": 46, "value": "e30=",
-}  # fmt: skip
+    "id": "f06d",
+    "job": RUN,
+    "life": "e036",
+    "epoch": 3,
+    "attempts": 2,
+    "hindered": None,
+    "step": "map",
+    "reason": "ValueError: no call",
+    "source": "events",
+    "part": f"{RUN}-in-0-000000",
+    "at": 46,
+    "value": "e30=",
+}
 
 
 def letter(key: bytes | None = None, **facts: Any) -> Read:
