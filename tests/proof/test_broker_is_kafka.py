@@ -149,11 +149,14 @@ class RealSide:
         raise AssertionError
 
     def show(self, partition: int) -> Shown:
-        place, leader = self._place(partition), self._leader(partition)
-        _, high_watermark = self.connection.end_offset(place, leader=leader)
-        fetched = self.connection.fetch(place, 0, leader=leader)
-        rows = tuple(int(record.value) for batch, is_seen in read_batches(fetched) if is_seen for record in batch)
-        return Shown(high_watermark, fetched.last_stable_offset, rows)
+        place = self._place(partition)
+        for _ in _patience():
+            code, high_watermark = self.connection.end_offset(place, leader=self._leader(partition))
+            fetched = self.connection.fetch(place, 0, leader=self._leader(partition))
+            if code not in RETRIABLE and fetched.code not in RETRIABLE:  # a leader may not know yet that it is one
+                rows = (int(record.value) for batch, is_seen in read_batches(fetched) if is_seen for record in batch)
+                return Shown(high_watermark, fetched.last_stable_offset, tuple(rows))
+        raise AssertionError
 
     def settle(self, name: str) -> None:
         for _ in _patience():

@@ -24,6 +24,7 @@ _TRACE = "lockgate-trace"
 _POLL_MS = 200
 _PAUSE_SECONDS = 0.1
 _SILENCE_SECONDS = 90.0
+_TOPIC_SECONDS = 10.0
 
 Labels = Mapping[str, str]
 """What every topic of the job, read or written, is called in all runs alike."""
@@ -155,10 +156,15 @@ def _open(servers: str, topics: Sequence[str], isolation: str) -> tuple[Any, lis
     )
     places = []
     for topic in topics:
-        parts = consumer.partitions_for_topic(topic)
-        if not parts:
-            consumer.close()
-            raise Failed(f"there is no topic {topic!r}", where=f"Kafka at {servers}", fix="see whether it was deleted")
+        # A broker that has much to do tells of a topic only a while after it has made it.
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        while not (parts := consumer.partitions_for_topic(topic)):
+            if time.monotonic() > deadline:
+                consumer.close()
+                raise Failed(
+                    f"there is no topic {topic!r}", where=f"Kafka at {servers}", fix="see whether it was deleted"
+                )
+            time.sleep(_PAUSE_SECONDS)
         places += [TopicPartition(topic, one) for one in sorted(parts)]
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
