@@ -1,7 +1,9 @@
 """Events on their way into a job's sources: records of topics, files of directories, in the order in which they stand.
 
 Records are sent by an idempotent producer: a sender that repeats after an error would have its own copies counted as
-the job's. A file is put in place whole, under a name behind those before it.
+the job's. Its word is not enough: a broker that dies with records on their way to it has made this client send a batch
+twice. So nothing is on its way when a fault strikes (`settle`), and in the end every record has the offset right behind
+the one before it. A file is put in place whole, under a name behind those before it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lockgate.errors import Failed
 
 _BURST_SECONDS = 0.25
 
@@ -92,8 +96,7 @@ class Feed:
         self._due -= count if self._rate < float("inf") else 0
         if self.sent == len(self._events) and self._producer is not None:
             self._producer.flush()
-            for future in self._futures:
-                future.get(timeout=60)  # raises what became of one that was not taken
+            self._check()
 
     def _send(self, event: Event) -> None:
         assert self._producer is not None
@@ -107,6 +110,26 @@ class Feed:
                 timestamp_ms=event.timestamp_ms,
             )
         )
+
+    def settle(self) -> None:
+        """Wait until all that was sent is in its place."""
+        if self._producer is not None:
+            self._producer.flush()
+
+    def _check(self) -> None:
+        """Each record once, in the order of sending; raises what became of one that was not taken."""
+        last: dict[tuple[str, int], int] = {}
+        for future in self._futures:
+            told = future.get(timeout=60)
+            place = told.topic, told.partition
+            if last.get(place, told.offset - 1) != told.offset - 1:
+                raise Failed(
+                    f"the client that sends events has put other records between two that it sent one after the other,"
+                    f" before offset {told.offset} of {told.topic}-{told.partition}",
+                    where="the proof's events",
+                    fix="nothing is said of the job: run the trial again",
+                )
+            last[place] = told.offset
 
     def close(self) -> None:
         """Give the connection back."""

@@ -230,6 +230,7 @@ class Run:
         while trouble.struck < trouble.count:
             self.stage.go_on()
             driver = drivers.tend(trouble.environment())
+            feed.settle()
             trouble.step()
             struck = self._struck
             share = total * (struck + 1) // (len(self.strikes) + 1)

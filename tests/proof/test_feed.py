@@ -1,7 +1,14 @@
 """Events reach their sources in order: lines as files that are put in place whole."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from lockgate.errors import Failed
+from lockgate.proof import feed as feeding
 from lockgate.proof.feed import Event, Feed, send_all
 
 
@@ -29,3 +36,39 @@ def test_no_more_is_sent_than_may_be(tmp_path: Path) -> None:
         assert feed.sent == limit
     assert sorted([*text(tmp_path / "a"), *text(tmp_path / "b")]) == list(range(30))
     feed.close()
+
+
+class Client:
+    """Takes records, and tells offsets of them that a test chooses."""
+
+    def __init__(self, offsets: list[int]) -> None:
+        self.offsets = iter(offsets)
+        self.flushed = 0
+
+    def send(self, topic: str, *, partition: int, **_: Any) -> Any:
+        told = SimpleNamespace(topic=topic, partition=partition, offset=next(self.offsets))
+        return SimpleNamespace(get=lambda timeout: told)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def close(self) -> None:
+        pass
+
+
+def records(count: int) -> list[Event]:
+    return [Event("in-0", number % 2, None, b"%d" % number) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "is_fine"),
+    [([0, 0, 1, 1, 2, 2], True), ([7, 0, 8, 1, 9, 2], True), ([0, 0, 1, 1, 5, 2], False), ([0, 0, 1, 1, 1, 2], False)],
+    ids=["into empty topics", "behind others", "a batch came twice before it", "one offset for two"],
+)
+def test_records_that_were_sent_twice_by_the_client_are_noticed(
+    offsets: list[int], is_fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "_producer", lambda servers: Client(offsets))
+    feed = Feed("", records(6), {"in-0": "topic"}, rate=float("inf"))
+    with contextlib.nullcontext() if is_fine else pytest.raises(Failed, match="put other records between"):
+        feed.send(6)
