@@ -88,14 +88,14 @@ class Feed:
                 lines.setdefault(event.topic, []).append(event.value or b"")
             else:
                 self._send(event)
-            if self._wave is not None and number % self._wave == 0 and self._producer is not None:
-                self._producer.flush()
+            if self._wave is not None and number % self._wave == 0:
+                self.settle()
         for topic, some in lines.items():
             _put(self._directories[topic], self.sent, some)
         self.sent_at += [now] * count
         self._due -= count if self._rate < float("inf") else 0
-        if self.sent == len(self._events) and self._producer is not None:
-            self._producer.flush()
+        if self.sent == len(self._events):
+            self.settle()
             self._check()
 
     def _send(self, event: Event) -> None:
@@ -124,7 +124,7 @@ class Feed:
             place = told.topic, told.partition
             if last.get(place, told.offset - 1) != told.offset - 1:
                 raise Failed(
-                    f"the client that sends events has put other records between two that it sent one after the other,"
+                    "the client that sends events has put other records between two that it sent one after the other,"
                     f" before offset {told.offset} of {told.topic}-{told.partition}",
                     where="the proof's events",
                     fix="nothing is said of the job: run the trial again",
