@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -86,11 +87,12 @@ def run_prove(arguments: argparse.Namespace) -> int:
         brokers=arguments.brokers,
         is_cluster=arguments.cluster,
         through_spark=arguments.spark_sink,
-        results=None if arguments.results is None else Path(arguments.results),
+        results=_file(arguments.results, "--results"),
     )
+    page = _file(arguments.html, "--html")
     with stoppable() as go_on:
         proven = prove_file(wish, tell=_tell, go_on=go_on)
-    page = Path(arguments.html or proven.home / "proof.html")
+    page = page or proven.home / "proof.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(write_page(proven.report), encoding="utf-8")
     print(f"written to {page}", file=sys.stderr)
@@ -103,6 +105,23 @@ def run_prove(arguments: argparse.Namespace) -> int:
 
 def _names(given: str | None) -> tuple[str, ...] | None:
     return None if given is None else tuple(name.strip() for name in given.split(","))
+
+
+def _file(told: str | None, option: str) -> Path | None:
+    """Where something is to be written, looked at before a proof that takes an hour; nothing is written yet."""
+    if told is None:
+        return None
+    path = Path(told)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reason = "it is a directory" if path.is_dir() else None
+        if reason is None and not os.access(path if path.exists() else path.parent, os.W_OK):
+            reason = "permission denied"
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise Refused(f"{path} cannot be written: {reason}", where=option, fix="name a file that can be written to")
+    return path
 
 
 def _given(told: str | None) -> dict[str, Path]:

@@ -60,6 +60,16 @@ def test_what_cannot_be_proven_is_refused_before_anything_runs(
     assert not (job_file.parent / ".lockgate" / "prove").exists()
 
 
+@pytest.mark.parametrize("option", ["--results", "--html"])
+def test_what_cannot_be_written_is_refused_before_a_proof_of_an_hour(
+    job_file: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    for place in (job_file / "below-a-file", job_file.parent):
+        assert main(["prove", str(job_file), option, str(place)]) == 2
+        assert f"{place} cannot be written: " in capsys.readouterr().err
+    assert not (job_file.parent / ".lockgate" / "prove").exists()
+
+
 def prove(job_file: Path, *words: str) -> tuple[int, dict[str, Any], str]:
     """The status, the facts, and what was said meanwhile."""
     done = subprocess.run(
