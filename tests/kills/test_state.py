@@ -47,7 +47,7 @@ def test_what_is_sent_too_late_is_late_for_windows_and_corrects_sessions() -> No
     assert any(row["revision"] for suffix, _, row in found if suffix == "-sessions")
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_late_events_leave_once_with_what_is_killed_and_corrections_are_numbered_as_if_nothing_was(
     kafka: str, trial: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -103,7 +103,7 @@ def test_processes_that_are_killed_at_any_moment_lose_no_state(kafka: str, trial
 # -- weaker guarantees -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_at_least_once_loses_no_result_and_counts_no_event_twice_in_its_state(kafka: str, tmp_path: Path) -> None:
     trouble = Random("any moment", {"driver": 1, "worker": 1}, SEED, pause=(0.2, 1))
     made = Trial(kafka, WORKLOADS["counts, at least once"], trouble, tmp_path / "trial", SEED)
@@ -200,7 +200,7 @@ class Forgetful(Trial):
             assert not self._mark.kill(timedelta(seconds=30))
 
 
-@pytest.mark.system
+@pytest.mark.prove
 def test_at_most_once_repeats_no_event_and_begins_with_an_empty_state(kafka: str, tmp_path: Path) -> None:
     trouble = Marked("killed when rows are out", [], tmp_path / "marks")
     made = Forgetful(kafka, WORKLOADS["rolling, at most once"], trouble, tmp_path / "trial", SEED)
