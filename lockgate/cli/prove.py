@@ -93,7 +93,6 @@ def run_prove(arguments: argparse.Namespace) -> int:
     with stoppable() as go_on:
         proven = prove_file(wish, tell=_tell, go_on=go_on)
     page = page or proven.home / "proof.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(write_page(proven.report), encoding="utf-8")
     print(f"written to {page}", file=sys.stderr)
     if arguments.json:
