@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PACKAGES := $(VENV)/.packages
 SELF := $(VENV)/.self
+# A file of tests stays in one process, with the services that it has started.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test prove-all check venv jars lock clean preflight
@@ -23,7 +25,7 @@ demo: venv
 	$(VENV)/bin/lockgate demo
 
 test: venv jars
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE)
 
 prove-all: venv jars
 	$(VENV)/bin/pytest -m prove
@@ -32,7 +34,7 @@ check: venv jars
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE)
 
 jars: venv
 	@$(VENV)/bin/lockgate jars --hdfs >/dev/null

@@ -8,19 +8,16 @@ was told while `allowed` lasts; results then carry `revision`, and the highest o
     python examples/bubbles.py             a run over 3,600 made-up events; needs no broker
 """
 
-import json
-import os
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from lockgate import FileSink, FileSource, Guarantee, Job, Late, read_files, run, stream, windows
+from lockgate import FileSink, FileSource, Guarantee, Job, Late, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
 
 POPPED = "team STRING, player STRING, bubbles INT, at TIMESTAMP"
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -82,25 +79,15 @@ def make_bubbles(count: int, seed: int) -> Iterator[dict[str, object]]:
         yield event
 
 
-def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
-    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
-    directory.mkdir()
-    lines = [json.dumps(event) for event in events]
-    for number in range(0, len(lines), per_file):
-        path = directory / f"{number:06}.json"
-        path.write_text("\n".join(lines[number : number + per_file]))
-        os.utime(path, (number, number))
-
-
-def main(directory: Path, lateness: timedelta = timedelta(minutes=5), allowed: timedelta | None = None) -> None:
-    """Write events, run the job over them, one file an epoch, and show who earned a bonus."""
-    popped, bonuses = directory / "popped", directory / "bonuses"
-    write_files(make_bubbles(count=3600, seed=7), popped, per_file=450)
-    described = job(str(popped), str(bonuses), lateness, allowed)
-    run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
-    read_files(SparkSession.active(), str(bonuses)).orderBy("window_start").show(50, truncate=False)
+def main(directory: Path | None = None, **times: timedelta) -> None:
+    """Write events, run the job over them, show who earned a bonus; `times` are parameters of the job."""
+    with in_directories("popped", "bonuses", directory=directory, epochs=8) as tryout:
+        tryout.send("popped", make_bubbles(count=3600, seed=7))
+        tryout.run(job(**tryout.places, **times))
+        rows = sorted(tryout.rows("bonuses"), key=lambda row: (row["window_start"], row["team"]))
+    print("bubbles in the minutes that earn a bonus")
+    print(terminal.bars({f"{row['team']} {row['window_start']:%H:%M:%S}": row["bubbles"] for row in rows}))
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+    run_main(main)

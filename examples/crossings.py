@@ -4,19 +4,16 @@ lockgate plan examples/crossings.py      the graphs and the guarantee
 python examples/crossings.py             a run over three thousand made-up vehicles; needs no broker
 """
 
-import json
-import os
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream, windows
+from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
 
 VEHICLE = "crossing STRING, kind STRING, speed INT, at TIMESTAMP"
 
@@ -71,26 +68,21 @@ def make_vehicles(count: int, seed: int) -> Iterator[dict[str, object]]:
         }
 
 
-def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
-    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
-    directory.mkdir()
-    lines = [json.dumps(event) for event in events]
-    for number in range(0, len(lines), per_file):
-        path = directory / f"{number:06}.json"
-        path.write_text("\n".join(lines[number : number + per_file]))
-        os.utime(path, (number, number))
-
-
-def main(directory: Path) -> None:
-    """Write vehicles, run the job over them, one file an epoch, and show the busiest five minutes."""
-    vehicles, counts = directory / "vehicles", directory / "counts"
-    write_files(make_vehicles(count=3000, seed=7), vehicles, per_file=1000)
-    described = job(str(vehicles), str(counts))
-    done = run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the busiest five minutes:")
-    read_files(SparkSession.active(), str(counts)).orderBy("vehicles", ascending=False).show(5, truncate=False)
+def main(directory: Path | None = None) -> None:
+    """Write vehicles, run the job over them, show the traffic of each crossing and its busiest five minutes."""
+    with in_directories("vehicles", "counts", directory=directory) as tryout:
+        tryout.send("vehicles", make_vehicles(count=3000, seed=7))
+        tryout.run(job(**tryout.places))
+        rows = sorted(tryout.rows("counts"), key=lambda row: row["window_start"])
+    for crossing in ("Mill Road", "Station", "Old Bridge"):
+        counts = [row["vehicles"] for row in rows if row["crossing"] == crossing]
+        print(f"{crossing:10}  {terminal.sparkline(counts, floor=0)}  up to {max(counts)} in five minutes")
+    print("\nthe busiest five minutes began at")
+    busiest = sorted(rows, key=lambda row: (-row["vehicles"], row["window_start"]))[:5]
+    print(
+        terminal.bars({f"{terminal.clock(row['window_start'])} {row['crossing']}": row["vehicles"] for row in busiest})
+    )
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+    run_main(main)

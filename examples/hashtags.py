@@ -4,21 +4,18 @@ lockgate plan examples/hashtags.py      the graphs and the guarantee; needs no b
 python examples/hashtags.py             the same, then a run over two thousand made-up posts
 """
 
-import json
 import random
 import re
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kafka import KafkaProducer
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, explain, run, stream, windows
-from lockgate.services.stack import Stack, default_root
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, explain, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_topics, run_main
 
 
 def job(servers: str = "localhost:9092", posts: str = "posts", counts: str = "hashtag-counts") -> Job:
@@ -66,39 +63,29 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 
 
 def make_posts(count: int, seed: int) -> Iterator[dict[str, str]]:
-    """Posts of five minutes, a little out of order; some hashtags are more popular than others."""
+    """Posts of five minutes, a little out of order; one hashtag becomes more and more popular."""
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     hashtags = ["#Spark", "#spark", "#kafka", "#streaming", "#exactlyonce", "#coffee"]
     for number in range(count):
         at = began + number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))
-        used = rng.choices(hashtags, weights=[8, 4, 5, 3, 2, 1], k=rng.randint(0, 3))
+        used = rng.choices(hashtags, weights=[8, 4, 5, 3, 1 + 8 * number / count, 2], k=rng.randint(0, 3))
         yield {"author": f"user-{rng.randrange(50)}", "text": " ".join(["hello", *used]), "at": at.isoformat()}
 
 
-def main() -> None:
-    """Send posts into topics of their own, count them, show the counts."""
-    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
-    if servers is None:
-        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: hashtags.py HOST:PORT")
-    name = f"{datetime.now():%Y%m%d-%H%M%S}"
-    posts, counts = f"posts-{name}", f"hashtag-counts-{name}"
-    described = job(servers, posts=posts, counts=counts)
-    print(explain(described))
-
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for post in make_posts(count=2000, seed=7):
-        producer.send(posts, json.dumps(post).encode())
-    producer.close()
-
-    with tempfile.TemporaryDirectory() as checkpoint:
-        run(described, checkpoint=checkpoint, until_caught_up=True)
-    records = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
-    records.option("subscribe", counts).load().selectExpr(
-        "inline(array(from_json(string(value), 'hashtag STRING, window_start STRING, uses BIGINT')))"
-    ).orderBy("window_start", "uses", ascending=[True, False]).show(100, truncate=False)
-    print("The last minute is still open: it closes when posts of ten seconds later have come.")
+def main(servers: str | None = None) -> None:
+    """Show the graphs, send posts, count their hashtags, show the trends."""
+    with in_topics("posts", "counts", servers=servers) as tryout:
+        described = job(**tryout.places)
+        print(explain(described))
+        tryout.send("posts", make_posts(count=2000, seed=7))
+        tryout.run(described)
+        rows = sorted(tryout.rows("counts"), key=lambda row: row["window_start"])
+    uses = {row["hashtag"]: [one["uses"] for one in rows if one["hashtag"] == row["hashtag"]] for row in rows}
+    for hashtag, some in sorted(uses.items(), key=lambda item: -sum(item[1])):
+        print(f"#{hashtag:12} {terminal.sparkline(some, floor=0)}  {sum(some):4} uses, {some[-1]} in the latest minute")
+    print("\nThe minute after these is still open: it closes when posts of ten seconds later have come.")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -1,29 +1,24 @@
 """How does a promotion sell? Orders and amounts per promotion and minute, and a running total with every order.
 
-Two outputs, one job: both are fed by the same orders in the same epochs. No order is counted twice although processes
-fail, so the job declares exactly-once (state); a reader may still see a row twice after a failure.
+Two outputs, one job: both are fed by the same orders in the same epochs, and are out in one transaction of Kafka.
 
     lockgate plan examples/order_volume.py      the graphs and the guarantee; needs no broker
-    python examples/order_volume.py             a run over three thousand made-up orders
+    python examples/order_volume.py             a run over three thousand made-up orders; --live: on a page that updates
 """
 
-import json
 import random
-import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
-from kafka import KafkaProducer
-from pyspark.sql import SparkSession
-
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream, windows
-from lockgate.services.stack import Stack, default_root
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream, windows
+from lockgate.dashboard.figure import Figure
+from lockgate.demo import terminal
+from lockgate.demo.example import in_topics, run_main
 
 ORDER = "order_id BIGINT, product STRING, amount DECIMAL(10,2), promotion STRING, at TIMESTAMP"
+MINUTE = timedelta(minutes=1)
 
 
 def job(
@@ -36,9 +31,7 @@ def job(
         .event_time("at", lateness=timedelta(seconds=10))
         .key_by("promotion")
     )
-    per_minute = promoted.window(windows.tumbling(timedelta(minutes=1))).aggregate(
-        orders="count(*)", amount="sum(amount)"
-    )
+    per_minute = promoted.window(windows.tumbling(MINUTE)).aggregate(orders="count(*)", amount="sum(amount)")
     as_of_each_order = promoted.rolling(total_orders="count(*)", total_amount="sum(amount)")
     return Job(
         "order-volume",
@@ -52,77 +45,55 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
     """The same without Spark, for `lockgate prove`; a late order has no minute any more, and counts in the totals."""
     orders = [order for order in events["orders"] if order["promotion"] is not None]
     watermark = max(order["at"] for order in orders) - timedelta(seconds=10)
-    minutes: dict[tuple[str, datetime], list[Decimal]] = defaultdict(list)
-    amounts: dict[str, list[Decimal]] = defaultdict(list)
+    minutes: dict[tuple[str, datetime], list[Any]] = defaultdict(list)
+    amounts: dict[str, list[Any]] = defaultdict(list)
     totals = []
     for order in orders:
         promotion, start = order["promotion"], order["at"].replace(second=0, microsecond=0)
-        if not order["_late"] and start + timedelta(minutes=1) <= watermark:
+        if not order["_late"] and start + MINUTE <= watermark:
             minutes[promotion, start].append(order["amount"])
-        so_far = amounts[promotion]
-        so_far.append(order["amount"])
+        amounts[promotion].append(order["amount"])
         row = {name: order[name] for name in ("order_id", "product", "amount", "promotion", "at")}
-        totals.append({**row, "total_orders": len(so_far), "total_amount": sum(so_far)})
-    volume = [
-        {
-            "promotion": promotion,
-            "window_start": start,
-            "window_end": start + timedelta(minutes=1),
-            "orders": len(some),
-            "amount": sum(some),
-        }
-        for (promotion, start), some in minutes.items()
-    ]
+        totals.append({**row, "total_orders": len(amounts[promotion]), "total_amount": sum(amounts[promotion])})
+    volume = []
+    for (promotion, start), some in minutes.items():
+        window = {"window_start": start, "window_end": start + MINUTE}
+        volume.append({"promotion": promotion, **window, "orders": len(some), "amount": sum(some)})
     return {"volume": volume, "totals": totals}
 
 
-def make_orders(count: int, seed: int) -> Iterator[dict[str, object]]:
-    """Orders of five minutes, a little out of order, most of them in one of two promotions."""
+def make_orders(count: int, seed: int, minutes: int = 5) -> Iterator[dict[str, object]]:
+    """Orders of some minutes, a little out of order; of two promotions the second catches on as time goes by."""
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     for number in range(count):
+        at = began + number * minutes * MINUTE / count + timedelta(seconds=rng.uniform(0, 5))
         yield {
             "order_id": number,
             "product": rng.choice(["tea", "coffee", "mug", "kettle"]),
             "amount": rng.randrange(199, 9999) / 100,
-            "promotion": rng.choice(["winter-sale", "two-for-one", None]),
-            "at": (began + number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))).isoformat(),
+            "promotion": rng.choices(["winter-sale", "two-for-one", None], weights=[4, 1 + 6 * number / count, 4])[0],
+            "at": at.isoformat(),
         }
 
 
-def main() -> None:
-    """Send orders into topics of their own, run the job, show what the promotions brought."""
-    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
-    if servers is None:
-        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: order_volume.py HOST:PORT")
-    name = f"{datetime.now():%Y%m%d-%H%M%S}"
-    orders, volume, totals = f"orders-{name}", f"order-volume-{name}", f"order-totals-{name}"
-
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for order in make_orders(count=3000, seed=7):
-        producer.send(orders, json.dumps(order).encode())
-    producer.close()
-
-    with tempfile.TemporaryDirectory() as checkpoint:
-        described = job(servers, orders=orders, volume=volume, totals=totals)
-        done = run(described, checkpoint=checkpoint, until_caught_up=True, new_life=True)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the volume of each closed minute:")
-    reader = (
-        SparkSession.active()
-        .read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("kafka.isolation.level", "read_committed")
-    )
-    reader.option("subscribe", volume).load().selectExpr(
-        "inline(array(from_json(string(value), "
-        "'promotion STRING, window_start STRING, orders BIGINT, amount DECIMAL(20,2)')))"
-    ).orderBy("window_start", "promotion").show(truncate=False)
-    print("and the totals as of the last order:")
-    reader.option("subscribe", totals).load().selectExpr(
-        "inline(array(from_json(string(value), "
-        "'promotion STRING, order_id BIGINT, total_orders BIGINT, total_amount DECIMAL(20,2)')))"
-    ).groupBy("promotion").agg({"total_orders": "max", "total_amount": "max"}).show(truncate=False)
+def main(servers: str | None = None, live: bool = False) -> None:
+    """Send orders, run the job, show what the promotions bring: at the end, or live on a page."""
+    with in_topics("orders", "volume", "totals", servers=servers) as tryout:
+        described = job(**tryout.places)
+        if live:
+            with Figure("Order volume by minute", x="window_start", y="amount", series="promotion").serve() as figure:
+                print(f"open {figure.url} in a browser: an hour of orders passes in five minutes", flush=True)
+                orders = make_orders(count=60_000, seed=7, minutes=60)
+                figure.follow(tryout.live(described, "orders", orders, per_second=200, output="volume"))
+            return
+        tryout.send("orders", make_orders(count=3000, seed=7))
+        tryout.run(described)
+        volume = sorted(tryout.rows("volume"), key=lambda row: (row["promotion"], row["window_start"]))
+        totals = sorted(tryout.rows("totals"), key=lambda row: (row["promotion"], row["total_orders"]))
+    print(terminal.bars({f"{row['promotion']} {row['window_start']:%H:%M}": row["amount"] for row in volume}))
+    print("\nso far, the open minute too\n" + terminal.bars({row["promotion"]: row["total_amount"] for row in totals}))
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

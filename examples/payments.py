@@ -7,19 +7,15 @@ a thousand processes were killed (docs/PROVE.md).
     python examples/payments.py                        a run over two thousand made-up payments
 """
 
-import json
 import random
-import sys
-import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kafka import KafkaProducer
-from pyspark.sql import SparkSession
-
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream
-from lockgate.services.stack import Stack, default_root
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+from lockgate.demo import terminal
+from lockgate.demo.example import in_topics, run_main
 
 PAYMENT = "id BIGINT, account STRING, cents BIGINT, currency STRING, at TIMESTAMP"
 
@@ -60,34 +56,18 @@ def make_payments(count: int, seed: int) -> Iterator[dict[str, object]]:
         }
 
 
-def main() -> None:
-    """Send payments into topics of their own, run the job, show what each account pays."""
-    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
-    if servers is None:
-        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: payments.py HOST:PORT")
-    name = f"{datetime.now():%Y%m%d-%H%M%S}"
-    payments, settlements = f"payments-{name}", f"settlements-{name}"
-
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for payment in make_payments(count=2000, seed=7):
-        producer.send(payments, json.dumps(payment).encode())
-    producer.close()
-
-    with tempfile.TemporaryDirectory() as checkpoint:
-        described = job(servers, payments=payments, settlements=settlements)
-        done = run(described, checkpoint=checkpoint, until_caught_up=True, new_life=True)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; what each account pays:")
-    settled = (
-        SparkSession.active()
-        .read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", settlements)
-    )
-    settled.load().selectExpr(
-        "inline(array(from_json(string(value), 'account STRING, cents BIGINT, fee_cents BIGINT')))"
-    ).groupBy("account").agg({"cents": "sum", "fee_cents": "sum"}).orderBy("account").show(truncate=False)
+def main(servers: str | None = None) -> None:
+    """Send payments, run the job, show what the accounts pay."""
+    with in_topics("payments", "settlements", servers=servers) as tryout:
+        tryout.send("payments", make_payments(count=2000, seed=7))
+        tryout.run(job(**tryout.places))
+        rows = tryout.rows("settlements")
+    fees: Counter[str] = Counter()
+    for row in rows:
+        fees[row["account"]] += row["fee_cents"]
+    print(f"{len(rows):,} payments settled; the fees of the accounts that pay most, in cents")
+    print(terminal.bars(dict(sorted(fees.items(), key=lambda item: (-item[1], item[0]))[:8])))
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

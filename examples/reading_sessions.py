@@ -4,19 +4,16 @@ lockgate plan examples/reading_sessions.py      the graphs and the guarantee
 python examples/reading_sessions.py             a run over 1,200 made-up pages; needs no broker
 """
 
-import json
-import os
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream, windows
+from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
 
 PAGE = "reader STRING, book STRING, page INT, at TIMESTAMP"
 
@@ -77,26 +74,16 @@ def make_pages(count: int, seed: int) -> Iterator[dict[str, object]]:
         yield page
 
 
-def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
-    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
-    directory.mkdir()
-    lines = [json.dumps(event) for event in events]
-    for number in range(0, len(lines), per_file):
-        path = directory / f"{number:06}.json"
-        path.write_text("\n".join(lines[number : number + per_file]))
-        os.utime(path, (number, number))
-
-
-def main(directory: Path) -> None:
-    """Write pages, run the job over them, one file an epoch, and show the longest sessions."""
-    pages, sessions = directory / "pages", directory / "sessions"
-    write_files(make_pages(count=1200, seed=7), pages, per_file=400)
-    described = job(str(pages), str(sessions))
-    done = run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the longest sessions:")
-    read_files(SparkSession.active(), str(sessions)).orderBy("seconds", ascending=False).show(5, truncate=False)
+def main(directory: Path | None = None) -> None:
+    """Write pages, run the job over them, show the longest sessions."""
+    with in_directories("pages", "sessions", directory=directory) as tryout:
+        tryout.send("pages", make_pages(count=1200, seed=7))
+        tryout.run(job(**tryout.places))
+        rows = sorted(tryout.rows("sessions"), key=lambda row: (-row["seconds"], row["reader"]))
+    print(f"the longest of {len(rows)} sessions, in minutes")
+    longest = {f"{row['reader']:4} {row['window_start']:%H:%M}": row["seconds"] // 60 for row in rows[:10]}
+    print(terminal.bars(longest))
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+    run_main(main)

@@ -4,20 +4,15 @@ lockgate plan examples/requests_per_ip.py      the graphs and the guarantee; nee
 python examples/requests_per_ip.py             a run over five thousand made-up requests, one address of them greedy
 """
 
-import json
 import random
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from kafka import KafkaProducer
-from pyspark.sql import SparkSession
-
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, run, stream, windows
-from lockgate.services.stack import Stack, default_root
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_topics, run_main
 
 
 def job(
@@ -76,34 +71,17 @@ def make_requests(count: int, seed: int) -> Iterator[dict[str, str]]:
         yield {"ip": ip, "url": f"/item/{rng.randrange(1000)}", "at": (began + after - held_up).isoformat()}
 
 
-def main() -> None:
-    """Send requests into topics of their own, count them, show the busiest addresses."""
-    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
-    if servers is None:
-        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: requests_per_ip.py HOST:PORT")
-    name = f"{datetime.now():%Y%m%d-%H%M%S}"
-    requests, counts, late = f"requests-{name}", f"counts-{name}", f"late-requests-{name}"
-
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for request in make_requests(count=5000, seed=7):
-        producer.send(requests, json.dumps(request).encode())
-    producer.close()
-
-    with tempfile.TemporaryDirectory() as checkpoint:
-        described = job(servers, requests=requests, counts=counts, late=late)
-        done = run(described, checkpoint=checkpoint, until_caught_up=True, rows_per_epoch=1000, new_life=True)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the busiest addresses:")
-    records = (
-        SparkSession.active()
-        .read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("kafka.isolation.level", "read_committed")
-    )
-    records.option("subscribe", counts).load().selectExpr(
-        "inline(array(from_json(string(value), 'ip STRING, window_start STRING, requests BIGINT')))"
-    ).orderBy("requests", ascending=False).show(5, truncate=False)
-    print(f"and {records.option('subscribe', late).load().count()} requests came too late for their minute")
+def main(servers: str | None = None) -> None:
+    """Send requests, count them, show the busiest addresses."""
+    with in_topics("requests", "counts", "late", servers=servers, epochs=5) as tryout:
+        tryout.send("requests", make_requests(count=5000, seed=7))
+        tryout.run(job(**tryout.places))
+        rows, late = tryout.rows("counts"), tryout.rows("late")
+    print("requests of the busiest addresses, each in one minute")
+    busiest = sorted(rows, key=lambda row: (-row["requests"], row["ip"], row["window_start"]))[:8]
+    print(terminal.bars({f"{row['ip']:13} {terminal.clock(row['window_start'])}": row["requests"] for row in busiest}))
+    print(f"\n{len(late)} requests came too late for their minute, and are in a topic of their own")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

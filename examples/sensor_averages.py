@@ -4,19 +4,16 @@ lockgate plan examples/sensor_averages.py      the graphs and the guarantee
 python examples/sensor_averages.py             a run over three thousand made-up readings; needs no broker
 """
 
-import json
-import os
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream, windows
+from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
 
 READING = "sensor STRING, temperature DOUBLE, at TIMESTAMP"
 
@@ -73,26 +70,21 @@ def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
         }
 
 
-def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
-    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
-    directory.mkdir()
-    lines = [json.dumps(event) for event in events]
-    for number in range(0, len(lines), per_file):
-        path = directory / f"{number:06}.json"
-        path.write_text("\n".join(lines[number : number + per_file]))
-        os.utime(path, (number, number))
-
-
-def main(directory: Path) -> None:
-    """Write readings, run the job over them, one file an epoch, and show the averages."""
-    readings, averages = directory / "readings", directory / "averages"
-    write_files(make_readings(count=3000, seed=7), readings, per_file=1000)
-    described = job(str(readings), str(averages))
-    done = run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
-    print(f"declared {done.plan.declared.label}, reached {done.plan.reached.label}; the first minutes:")
-    read_files(SparkSession.active(), str(averages)).orderBy("window_start", "sensor").show(12, truncate=False)
+def main(directory: Path | None = None) -> None:
+    """Write readings, run the job over them, show the course of each sensor."""
+    with in_directories("readings", "averages", directory=directory) as tryout:
+        tryout.send("readings", make_readings(count=3000, seed=7))
+        tryout.run(job(**tryout.places))
+        courses: dict[str, list[float]] = defaultdict(list)
+        for row in sorted(tryout.rows("averages"), key=lambda row: row["window_start"]):
+            courses[row["sensor"]].append(row["temperature"])
+    print(
+        terminal.table(
+            {"sensor": sensor, "by minute": terminal.sparkline(course), "coldest": min(course), "warmest": max(course)}
+            for sensor, course in sorted(courses.items())
+        )
+    )
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+    run_main(main)

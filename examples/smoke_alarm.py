@@ -7,21 +7,19 @@ no smoke for ten minutes gives no alarm, but a row of its own: somebody may want
     python examples/smoke_alarm.py             a run over two thousand made-up readings; needs no broker
 """
 
-import json
-import os
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from lockgate import FileSink, FileSource, Guarantee, Job, pattern, read_files, run, stream
+from lockgate import FileSink, FileSource, Guarantee, Job, pattern, stream
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
 
 READING = "room STRING, temperature DOUBLE, smoke BOOLEAN, at TIMESTAMP"
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def job(readings: str = "readings", alarms: str = "alarms", hot: str = "hot") -> Job:
@@ -55,16 +53,14 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
             ends = {"match_start": first["at"], "match_end": first["at"]}
             hot.append({"room": room, **ends, "hot": first, "smoke": None, "reached": "hot"})
 
-    for reading in sorted(events["readings"], key=lambda reading: reading["at"]):
-        room, is_late = reading["room"], reading["_late"]
-        reading = {name: reading[name] for name in ("room", "temperature", "smoke", "at")}
-        if is_late or reading["at"] > until:
+    for one in sorted(events["readings"], key=lambda one: one["at"]):
+        if one["_late"] or one["at"] > until:
             continue
+        room, reading = one["room"], {name: one[name] for name in ("room", "temperature", "smoke", "at")}
         give_up(room, reading["at"])
         if reading["smoke"] and waiting[room]:
-            first = waiting[room][0]
-            ends = {"match_start": first["at"], "match_end": reading["at"]}
-            alarms.append({"room": room, **ends, "hot": first, "smoke": reading})
+            ends = {"match_start": waiting[room][0]["at"], "match_end": reading["at"]}
+            alarms.append({"room": room, **ends, "hot": waiting[room][0], "smoke": reading})
             waiting[room].clear()
         elif reading["temperature"] > 60:
             waiting[room].append(reading)
@@ -76,9 +72,8 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
     """Readings of two hours in ten rooms, up to a minute out of order; few are hot, few have smoke."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     for number in range(count):
-        at = began + number * timedelta(hours=2) / count + timedelta(seconds=rng.uniform(0, 60))
+        at = BEGAN + number * timedelta(hours=2) / count + timedelta(seconds=rng.uniform(0, 60))
         yield {
             "room": f"room-{rng.randrange(10)}",
             "temperature": round(rng.uniform(61, 90) if rng.random() < 0.02 else rng.gauss(21, 2), 1),
@@ -87,28 +82,18 @@ def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
         }
 
 
-def write_files(events: Iterable[dict[str, object]], directory: Path, per_file: int) -> None:
-    """The events as they arrive, in one file after the other; Spark reads the oldest file first."""
-    directory.mkdir()
-    lines = [json.dumps(event) for event in events]
-    for number in range(0, len(lines), per_file):
-        path = directory / f"{number:06}.json"
-        path.write_text("\n".join(lines[number : number + per_file]))
-        os.utime(path, (number, number))
-
-
-def main(directory: Path) -> None:
-    """Write readings, run the job over them, one file an epoch, and show the alarms."""
-    readings, alarms, hot = directory / "readings", directory / "alarms", directory / "hot"
-    write_files(make_readings(count=2000, seed=7), readings, per_file=700)
-    described = job(str(readings), str(alarms), str(hot))
-    run(described, checkpoint=str(directory / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
-    for title, place in (("alarms", alarms), ("hot for ten minutes, and no smoke", hot)):
-        print(title)
-        rows = read_files(SparkSession.active(), str(place)).orderBy("match_start")
-        rows.select("room", "match_start", "match_end", "hot.temperature").show(50, truncate=False)
+def main(directory: Path | None = None) -> None:
+    """Write readings, run the job over them, show a time line of each room: what was hot, and where there is a fire."""
+    with in_directories("readings", "alarms", "hot", directory=directory) as tryout:
+        tryout.send("readings", make_readings(count=2000, seed=7))
+        tryout.run(job(**tryout.places))
+        alarms, hot = tryout.rows("alarms"), tryout.rows("hot")
+    lanes: dict[str, list[terminal.Span]] = {f"room-{number}": [] for number in range(10)}
+    for row in [*hot, *alarms]:
+        lanes[row["room"]].append((row["match_start"], row["match_end"], "h" if row in hot else "█"))
+    print(terminal.timeline(lanes, begin=BEGAN, end=BEGAN + timedelta(hours=2), step=timedelta(minutes=2)))
+    print(f"\n█ alarm, from heat to smoke: {len(alarms)}   h hot, and no smoke in ten minutes: {len(hot)}")
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+    run_main(main)

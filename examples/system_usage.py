@@ -10,20 +10,14 @@ lockgate plan examples/system_usage.py -p mode=acks      the graphs and the guar
 python examples/system_usage.py                          a run of each over two thousand made-up events
 """
 
-import json
 import random
-import sys
-import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from kafka import KafkaProducer
-from pyspark.sql import SparkSession
-
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, StatefulFunction, acks, run, stream, value
-from lockgate.services.stack import Stack, default_root
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, StatefulFunction, acks, stream, value
+from lockgate.demo import terminal
+from lockgate.demo.example import in_topics, kafka_at, run_main
 
 TRANSACTION = "id BIGINT, customer STRING, object STRING, writes BOOLEAN"
 MODES: dict[str, dict[str, Any]] = {
@@ -68,13 +62,12 @@ def job(
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """The same without Spark, for `lockgate prove`; of a malformed event there is a dead letter instead of a row."""
-    counts: Counter[str] = Counter()
-    rows = []
+    rows, counts = [], defaultdict[str, int](int)
     for event in events["events"]:
         if event["call"].count(" ") == 1:
-            counts[event["customer"]] += 1
-            row = {"customer": event["customer"], "id": event["id"]}
-            rows.append({**row, "transactions": counts[event["customer"]]})
+            customer = event["customer"]
+            counts[customer] += 1
+            rows.append({"customer": customer, "id": event["id"], "transactions": counts[customer]})
     return {"writer": rows}
 
 
@@ -83,29 +76,24 @@ def make_calls(count: int, seed: int) -> Iterator[dict[str, Any]]:
     rng = random.Random(seed)
     for number in range(count):
         path = "" if rng.random() < 0.02 else f" /{rng.choice(('orders', 'invoices', 'parcels'))}"
-        call = rng.choice(("GET", "POST", "DELETE")) + path
-        yield {"id": number, "customer": f"customer-{rng.randrange(8)}", "call": call}
+        verb, customer = rng.choice(("GET", "POST", "DELETE")), f"customer-{rng.randrange(8)}"
+        yield {"id": number, "customer": customer, "call": verb + path}
 
 
-def main() -> None:
-    """Send events into a topic, count them under each promise, and show what came out."""
-    servers = sys.argv[1] if len(sys.argv) > 1 else Stack(default_root()).status().kafka.servers
-    if servers is None:
-        sys.exit("No Kafka runs here: start one with `lockgate up`, or name its servers: system_usage.py HOST:PORT")
-    events = f"api-events-{datetime.now():%Y%m%d-%H%M%S}"
-    with KafkaProducer(bootstrap_servers=servers) as producer:
-        for call in make_calls(count=2000, seed=7):
-            producer.send(events, json.dumps(call).encode())
-    for mode in MODES:
-        topics = {"usage": f"{events}-{mode}", "letters": f"{events}-{mode}-letters"}
-        with tempfile.TemporaryDirectory() as checkpoint:
-            described = job(servers, events, mode=mode, name=f"system-usage-{mode}", **topics)
-            done = run(described, checkpoint=checkpoint, until_caught_up=True, rows_per_epoch=1000, new_life=True)
-        reader = SparkSession.active().read.format("kafka").option("kafka.bootstrap.servers", servers)
-        records = reader.option("kafka.isolation.level", "read_committed")
-        rows, letters = (records.option("subscribe", topic).load().count() for topic in topics.values())
-        print(f"{mode}: reached {done.plan.reached.label}; {rows} transactions counted, {letters} dead letters")
+def main(servers: str | None = None) -> None:
+    """Send events, count them under each promise, show what came out."""
+    told = []
+    with kafka_at(servers) as servers:
+        for mode in MODES:
+            with in_topics("events", "usage", "letters", servers=servers) as tryout:
+                tryout.send("events", make_calls(count=2000, seed=7))
+                tryout.run(job(**tryout.places, mode=mode, name=f"system-usage-{mode}"))
+                rows, letters = tryout.rows("usage"), tryout.rows("letters")
+            told.append({"mode": mode, "transactions counted": len(rows), "dead letters": len(letters)})
+    print(terminal.table(told))
+    print(f"\ntransactions by customer, {mode}")
+    print(terminal.bars(Counter(sorted(row["customer"] for row in rows))))
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

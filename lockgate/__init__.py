@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lockgate.dataflow import patterns as pattern
     from lockgate.dataflow.deadletters import DeadLetters
     from lockgate.dataflow.eventtime import Late
+    from lockgate.dataflow.fanout import Partial
     from lockgate.dataflow.job import Job
     from lockgate.dataflow.state import StatefulFunction, list_of, map_of, value
     from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
@@ -64,6 +65,7 @@ _HOMES = {
     "MonitorSink": "lockgate.sinks.monitor",
     "MqttSource": "lockgate.sources.mqtt",
     "Output": "lockgate.dataflow.stream",
+    "Partial": "lockgate.dataflow.fanout",
     "Plan": "lockgate.planner.plan",
     "PostgresSink": "lockgate.sinks.postgres",
     "PostgresTable": "lockgate.dataflow.table",
@@ -115,6 +117,7 @@ __all__ = [
     "MonitorSink",
     "MqttSource",
     "Output",
+    "Partial",
     "Plan",
     "PostgresSink",
     "PostgresTable",

@@ -4,6 +4,10 @@ An error says what happened, where (the step and the user's own line) and how to
 two halves of the tree into exit codes: what was refused before anything ran is 2, what failed while running is 1.
 """
 
+import re
+
+_STEP = re.compile(r"(?<!job )'([^']+)', declared at ")
+
 
 class LockgateError(Exception):
     """Base of every error raised on purpose."""
@@ -14,6 +18,16 @@ class LockgateError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n  where: {self.where}\n  fix:   {self.fix}"
+
+
+def step_in(where: str) -> str | None:
+    """The step, source or output that a place names; None where it names none.
+
+    >>> step_in("map 'taxed', declared at orders.py:12"), step_in("job 'orders', declared at orders.py:20")
+    ('taxed', None)
+    """
+    found = _STEP.search(where)
+    return None if found is None else found[1]
 
 
 class Refused(LockgateError):

@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from lockgate.kafka.wire import disconnect_all
@@ -17,6 +18,9 @@ from lockgate.spark.session import SessionPlan, open_session
 
 # Tests start many short-lived JVMs, and most of their time went into compiling what was never hot.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A machine that is busy with other tests makes an example slow, and that is no finding.
+settings.register_profile("lockgate", deadline=None)
+settings.load_profile("lockgate")
 # And many Python processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -13,7 +13,8 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.sql import SparkSession
 
-from lockgate.bench import acknowledgement, plain, state, table, windows
+from lockgate.bench import acknowledgement, behind, plain, state, table, windows
+from lockgate.bench.backlog import Epoch, at_share, summarise
 from lockgate.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
 from lockgate.bench.counting import count_records
 from lockgate.bench.lateness import EVENTS, disordered
@@ -26,11 +27,13 @@ from lockgate.bench.report import (
     LatenessPoint,
     Machine,
     Measured,
+    MemoryAt,
     Report,
     Spread,
     Throughput,
     Timing,
     align,
+    is_flat,
     median_of,
     quotient,
 )
@@ -128,6 +131,54 @@ def test_the_command_says_everything() -> None:
 def test_epochs_of_sixteen_times_the_size_are_compared_however_few_events_there_are() -> None:
     assert Settings().epoch_sizes() == (50_000, 200_000, 800_000)
     assert Settings(events=16_000).epoch_sizes() == (1_000, 4_000, 16_000)
+
+
+# -- far behind --------------------------------------------------------------------------------------------------------
+
+
+def look(share: float, mib: int) -> MemoryAt:
+    return MemoryAt(share=share, driver_bytes=mib << 20, jvm_bytes=0, workers_bytes=0)
+
+
+EPOCHS = [Epoch(at=100.0, events_total=100, epoch_ms=900), Epoch(at=102.0, events_total=1000, epoch_ms=1200)]
+
+
+def test_memory_is_flat_where_the_last_half_takes_no_more_than_the_first_but_for_a_little() -> None:
+    assert is_flat(1000, 1100, 0.1)
+    assert is_flat(1000, 400, 0.1)
+    assert not is_flat(1000, 1101, 0.1)
+    assert not is_flat(0, 1, 0.1)
+
+
+@pytest.mark.parametrize(("last", "told"), [(540, "flat: at most 500 MiB"), (560, "NOT FLAT: at most 500 MiB")])
+def test_a_backlog_is_told_by_its_halves(last: int, told: str) -> None:
+    looks = [look(0.0, 100), look(0.2, 500), look(0.5, 450), look(0.6, last), look(1.0, 400)]
+    found = summarise(looks, EPOCHS, events=1000, delivered=1000)
+    assert found.holds
+    assert (found.at[0].share, found.at[1].share, found.at[2].share) == (0.2, 0.5, 1.0)
+    assert found.peak == look(0.6, last)
+    assert (found.events_per_second, found.epoch_ms_max, found.epoch_ms_target) == (450, 1200, 1000)
+    assert any(line.startswith(told) for line in found.lines())
+    assert any("longest 1,200 ms, 1,200 ms without the first two; epoch=1,000 ms" in line for line in found.lines())
+    assert found.as_json()["is_flat"] is told.startswith("flat")
+
+
+def test_a_backlog_that_lost_or_doubled_is_told_however_flat_it_is() -> None:
+    found = summarise([look(1.0, 1)], EPOCHS, events=1000, delivered=1001)
+    assert not found.holds
+    assert found.lines()[-1] == "WRONG: 1,000 records were expected, 1,001 are out"
+    machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
+    assert not Report(settings=Settings(), machine=machine, backlog=found).holds
+
+
+def test_nobody_looked_so_late() -> None:
+    assert at_share([look(0.1, 1), look(0.9, 2)], 1.0) == look(0.9, 2)
+
+
+def test_the_job_that_is_behind_is_a_job_file_whose_state_is_exact() -> None:
+    planned = plan(behind.job(servers="broker:9092", payments="in", out="out", name="behind"))
+    assert planned.refusal() is None
+    assert planned.declared is Guarantee.END_TO_END_EXACTLY_ONCE
 
 
 # -- the input ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ ORDER = (
     "sinks",
     "spark",
     "runtime",
+    "presenter",
+    "deploy",
     "services",
     "proof",
     "bench",

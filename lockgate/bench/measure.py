@@ -11,6 +11,7 @@ is run under both guarantees in turn, and what counts is the quotient of the two
     windows        native windows against the same query by hand, without Kafka
     at-most-once   a job that tracks nothing, against the plain pipeline by hand and against what promises more
     acks           at-least-once by acknowledgement, against the same by checkpoint
+    backlog        the memory of a job that is far behind, until it has caught up
     state          steps in Python against transformWithState by hand; few keys against many; without Kafka
 
 Whatever it makes (topics, ledgers, checkpoints, services) it takes away again.
@@ -28,6 +29,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lockgate.bench.acknowledgement import measure_acks
+from lockgate.bench.backlog import measure_backlog
 from lockgate.bench.contest import Arena
 from lockgate.bench.counting import GoOn
 from lockgate.bench.lateness import measure_lateness
@@ -48,7 +50,7 @@ from lockgate.services.stack import Stack
 from lockgate.spark.jars import jdbc_jars
 
 _WITHOUT_KAFKA = {"windows", "state", "keys"}
-_OVER_PAYMENTS = {"throughput", "memory", "at-most-once", "acks"}
+_OVER_PAYMENTS = {"throughput", "memory", "at-most-once", "acks", "backlog"}
 _WAIT = "wait for its end: two would measure each other"
 
 PREFIX = "lockgate-bench-"
@@ -113,6 +115,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
     lateness = measure_lateness(runs) if "lateness" in parts else None
     at_most_once = measure_at_most_once(runs, payments) if "at-most-once" in parts else None
     acknowledged = measure_acks(runs) if "acks" in parts else None
+    backlog = measure_backlog(runs) if "backlog" in parts else None
     return replace(
         report,
         machine=replace(report.machine, kafka=".".join(map(str, site.connection.broker_version))),
@@ -123,6 +126,7 @@ def _measure_over_kafka(report: Report, runs: Runs, payments: Payments) -> Repor
         lateness=lateness,
         at_most_once=at_most_once,
         acks=acknowledged,
+        backlog=backlog,
     )
 
 

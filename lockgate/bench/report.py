@@ -340,6 +340,95 @@ class Contest:
 
 
 @dataclass(frozen=True)
+class MemoryAt:
+    """The resident memory of a job's processes at one look."""
+
+    share: float  # of the backlog that was done
+    driver_bytes: int  # Python: the driver, and who watches it
+    jvm_bytes: int
+    workers_bytes: int  # Python workers, and what they are forked from
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.driver_bytes + self.jvm_bytes + self.workers_bytes
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """A job that was far behind, until it had caught up."""
+
+    events: int
+    delivered_count: int
+    seconds: float  # from the end of the first epoch to that of the last
+    events_per_second: int
+    epoch_count: int
+    epoch_ms_target: int
+    epoch_ms_median: int
+    epoch_ms_max: int
+    epoch_ms_max_warm: int  # without the first two, in which everything is new
+    at: tuple[MemoryAt, ...]
+    peak: MemoryAt
+    first_half_bytes_max: int
+    last_half_bytes_max: int
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Is every event out once?"""
+        return self.delivered_count == self.events
+
+    @property
+    def is_flat(self) -> bool:
+        """Did it take no more memory in the second half than in the first?"""
+        return is_flat(self.first_half_bytes_max, self.last_half_bytes_max, self.tolerance)
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {**asdict(self), "holds": self.holds, "is_flat": self.is_flat}
+
+    def lines(self) -> list[str]:
+        """Two tables for people, and what they come to."""
+        looks = [
+            *((f"{look.share:.0%} done", look) for look in self.at),
+            (f"most, {self.peak.share:.0%} done", self.peak),
+        ]
+        rows = [
+            [
+                name,
+                *(
+                    f"{part / 2**20:,.0f}"
+                    for part in (one.total_bytes, one.jvm_bytes, one.driver_bytes, one.workers_bytes)
+                ),
+            ]
+            for name, one in looks
+        ]
+        first, last = (part / 2**20 for part in (self.first_half_bytes_max, self.last_half_bytes_max))
+        compared = f"at most {first:,.0f} MiB in the first half, {last:,.0f} MiB in the last"
+        flat = f"{'flat' if self.is_flat else 'NOT FLAT'}: {compared}; tolerated: {self.tolerance:.0%} more"
+        speed = f"{self.events_per_second:,} events/s in {self.seconds:.0f} s; {self.epoch_count} epochs"
+        longest = f"longest {self.epoch_ms_max:,} ms, {self.epoch_ms_max_warm:,} ms without the first two"
+        epochs = f"median {self.epoch_ms_median:,} ms, {longest}; epoch={self.epoch_ms_target:,} ms"
+        out = f"every event is out once: {self.delivered_count:,} records, counted by reading them back"
+        wrong = f"WRONG: {self.events:,} records were expected, {self.delivered_count:,} are out"
+        return [
+            *align([["MiB", "all", "JVM", "Python, driver", "Python, workers"], *rows]),
+            flat,
+            f"{speed}, {epochs}",
+            out if self.holds else wrong,
+        ]
+
+
+def is_flat(first_half: int, last_half: int, tolerance: float) -> bool:
+    """Does the second half of a backlog take no more memory than the first, but for a little?
+
+    >>> is_flat(1000, 1090, 0.1), is_flat(1000, 700, 0.1), is_flat(1000, 1110, 0.1)
+    (True, True, False)
+    """
+    return last_half <= first_half * (1 + tolerance)
+
+
+@dataclass(frozen=True)
 class Machine:
     """Where it was measured."""
 
@@ -379,12 +468,13 @@ class Report:
     keys: Contest | None = None
     at_most_once: Throughput | None = None
     acks: Throughput | None = None
+    backlog: Backlog | None = None
 
     @property
     def holds(self) -> bool:
         """Did both sides deliver what they had to?"""
         compared = (self.throughput, self.table, self.windows, *self.state, self.keys, self.at_most_once, self.acks)
-        return all(speed.holds for speed in compared if speed is not None)
+        return all(part.holds for part in (*compared, self.backlog) if part is not None)
 
     def as_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -403,6 +493,7 @@ class Report:
             "keys": None if self.keys is None else self.keys.as_json(),
             "at_most_once": None if self.at_most_once is None else self.at_most_once.as_json(),
             "acks": None if self.acks is None else self.acks.as_json(),
+            "backlog": None if self.backlog is None else self.backlog.as_json(),
             "holds": self.holds,
         }
 
@@ -453,6 +544,8 @@ class Report:
             ]
         if self.acks is not None:
             lines += ["", "AT LEAST ONCE, by acknowledgement against by checkpoint", *self.acks.lines()]
+        if self.backlog is not None:
+            lines += ["", "BACKLOG: the resident memory of a job that is far behind", *self.backlog.lines()]
         return lines
 
 

@@ -28,11 +28,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--part at-most-once runs the job that tracks nothing, and those that promise more, against the plain "
         "Structured Streaming pipeline by hand. "
         "--part acks runs a job at-least-once by acknowledgement against the same by checkpoint. "
+        "--part backlog tells the memory of a job with state that is far behind, until it has caught up. "
         "--part windows and --part state measure steps with state against the same by hand, --part keys tells what a "
         "hundred times as many keys cost; all three without Kafka. "
         "Exit status 0 when both sides delivered what they had to, whichever was faster.",
     )
-    bench.add_argument("--events", type=int, metavar="N", help="how many events; default: 2,000,000")
+    bench.add_argument(
+        "--events", type=int, metavar="N", help="how many events; default: 2,000,000, or 1,000,000 that wait"
+    )
     bench.add_argument("--partitions", type=int, metavar="N", help="of the input and of the output; default: 4")
     bench.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows of an epoch; default: 500,000")
     bench.add_argument("--codec", metavar="NAME", help="none (at first), gzip, snappy, lz4 or zstd; for both sides")
@@ -52,7 +55,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument(
         "--part",
         metavar="NAME",
-        help="only one: throughput, transactions, memory, table, lateness, windows, state, keys, at-most-once or acks",
+        help="only one: throughput, transactions, memory, table, lateness, windows, state, keys, at-most-once, acks "
+        "or backlog",
     )
     bench.add_argument("--servers", metavar="HOST:PORT", help="a Kafka that runs; what is made there is deleted again")
     bench.add_argument("--json", action="store_true", help="print the facts as JSON")
@@ -86,12 +90,12 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """What is to be measured: what was said, and the defaults for the rest."""
-    from lockgate.bench.settings import CODECS, PARTS, Settings
+    from lockgate.bench.settings import BACKLOG_EVENTS, CODECS, PARTS, Settings
 
     _require(arguments.codec, CODECS, "--codec")
     _require(arguments.part, PARTS, "--part")
     said: dict[str, Any] = {
-        "events": arguments.events,
+        "events": BACKLOG_EVENTS if arguments.events is None and arguments.part == "backlog" else arguments.events,
         "partitions": arguments.partitions,
         "rows_per_epoch": arguments.rows_per_epoch,
         "codec": arguments.codec,

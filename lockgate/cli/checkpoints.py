@@ -1,11 +1,11 @@
-"""The commands about a job's checkpoints: rollback.
+"""The commands about a job's checkpoints: rollback of what is not out; the others have files of their own.
 
 `rollback --uncommitted` gives up an epoch that Spark has planned and nobody has committed, so that the next run plans
 it anew, smaller: the cure for an epoch that outlives its transaction, or that is too large for the machine. It is safe
 only while nothing of it is out, and while nobody is about to let it out:
 
-    1  look      the checkpoint: offsets/N without commits/N; the deciding ledger: N-1; no driver is seen to run (its
-                 open transaction, its connection)
+    1  look      the checkpoint: the job's marker, offsets/N without commits/N; the deciding ledger: N-1; no driver
+                 holds the checkpoint or is seen to run (its open transaction, its connection)
     2  fence     older writers can commit nothing any more, and the ledger is read once more
     3  claim     the ledger's value unchanged, with another run id: a driver that is alive stops at its next look
     4  remove    the state that the epoch left behind, then offsets/N
@@ -21,6 +21,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from lockgate.cli import checkpointchanges, checkpointfacts, checkpointrescale
 from lockgate.cli.ledger import count_records, describe_ranges, gone, short
 from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
 from lockgate.commit.mending import MendableLedger
@@ -37,30 +38,40 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group = subparsers.add_parser(
         "checkpoints",
         help="the life cycle of a job's checkpoints",
-        description="A job's checkpoint: where its sources and its state stand.",
+        description="A job's checkpoint: where its sources and its state stand. `list`, `show`, `verify` and `diff`"
+        " only look, also while the job runs, and take any checkpoint of Spark's.",
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    checkpointfacts.register(commands)
 
     rollback = commands.add_parser(
         "rollback",
-        help="let an epoch that is not out be planned anew",
+        help="let an epoch that is not out be planned anew, or go back to an earlier one",
         description="Give up the epoch that is planned and not committed, so that the next run plans it anew, with "
         "another --rows-per-epoch. Nothing is lost or doubled: it is refused unless the ledger shows that nothing of "
-        "it is out. Says first what would be removed, and does it only with --yes.",
+        "it is out. Or, with --to, let a stopped job go back to an earlier epoch. Says first what would be removed, "
+        "and does it only with --yes.",
     )
     offer_ledger(rollback)
-    rollback.add_argument(
-        "--uncommitted", action="store_true", required=True, help="the epoch that is planned and not committed"
-    )
+    which = rollback.add_mutually_exclusive_group(required=True)
+    which.add_argument("--uncommitted", action="store_true", help="the epoch that is planned and not committed")
+    checkpointchanges.offer_going_back(rollback, which)
     rollback.add_argument("--yes", action="store_true", help="do it; without this it is only said what would happen")
     rollback.add_argument("--json", action="store_true", help="print facts for programs")
     rollback.set_defaults(run=run_rollback)
+    checkpointchanges.register(commands)
+    checkpointrescale.register(commands)
 
 
 def run_rollback(arguments: argparse.Namespace) -> int:
     """Say what would be removed; remove it where that is wanted."""
     from lockgate.runtime.checkpoints import source_ranges, uncommitted_files
+    from lockgate.runtime.lifecycle.holding import alone
+    from lockgate.runtime.lifecycle.marker import require_marker
+    from lockgate.runtime.lifecycle.tree import open_tree
 
+    if arguments.to is not None:
+        return checkpointchanges.run_going_back(arguments)
     target = find_ledger(arguments)
     if target.is_second:
         raise Refused(
@@ -72,7 +83,8 @@ def run_rollback(arguments: argparse.Namespace) -> int:
     epoch = uncommitted_epoch(checkpoint)
     files = uncommitted_files(checkpoint, epoch.number)
     ranges = source_ranges(checkpoint, epoch.number, epoch.number)
-    with target.opened() as ledger:
+    with alone(checkpoint.local, target.job), target.opened() as ledger:
+        require_marker(open_tree(target.place), target.job)
         if not ledger.exists:
             told = gone(ledger, target.job)
             raise Refused(f"{told.what}, so nobody can tell whether epoch {epoch.number} is out", told.where, told.fix)
@@ -114,8 +126,9 @@ def run_rollback(arguments: argparse.Namespace) -> int:
 
 
 def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
-    """The epoch that is planned and not committed; Refused where there is none."""
+    """The epoch that is planned and not committed; Refused where there is none, or it is that of a rescaling."""
     from lockgate.runtime.checkpoints import next_epoch
+    from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
 
     where = f"checkpoint {checkpoint.root}"
     if checkpoint.local is None:
@@ -133,6 +146,7 @@ def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
         raise Refused(
             f"nothing is uncommitted: {done}", where=where, fix="just run the job; there is nothing to roll back"
         )
+    refuse_unfinished(checkpoint)
     return upcoming.epoch
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.cli.stopping import stoppable
 from lockgate.errors import BadJob, Failed, Refused
+from lockgate.files.size import as_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +152,7 @@ def describe(prospect: Prospect) -> str:
     if not prospect.small:
         merging = "no small files to merge"
     else:
-        size = _size(prospect.small_bytes)
+        size = as_size(prospect.small_bytes)
         merging = f"{prospect.small:,} small files, {size} in all, become about {prospect.written:,}"
     return f"{merging}; {prospect.deleted:,} files that were replaced before can be deleted"
 
@@ -221,17 +222,3 @@ def _open_spark() -> SparkSession:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def _size(count: int) -> str:
-    """Bytes for people.
-
-    >>> _size(900), _size(1536), _size(5 << 20)
-    ('900 B', '1.5 KB', '5.0 MB')
-    """
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from lockgate.errors import LockgateError, Refused
+from lockgate.cli.logs import FORMS, say_json, write_json
+from lockgate.errors import CheckpointDamaged, Failed, LockgateError, Refused
 from lockgate.guarantees import Guarantee
 
 if TYPE_CHECKING:
+    from lockgate.cli.logs import JsonLines
     from lockgate.cli.supervisor import Report
     from lockgate.dataflow.job import Job
+    from lockgate.runtime.metrics.meter import Meter
     from lockgate.runtime.progress import Progress
+
+log = logging.getLogger(__name__)
 
 _LINE_EVERY_SECONDS = 5.0
 _SECOND_WORD_SECONDS = 1.0
+_DEATH_SECONDS = (5.0, 0.5)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,6 +75,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "lasts, and 500,000 at most",
     )
     run.add_argument(
+        "--keep-epochs",
+        type=int,
+        metavar="N",
+        help="how many epochs the checkpoint keeps to go back to; older ones are removed while the job runs; "
+        "default: 100",
+    )
+    run.add_argument(
         "--new-life",
         action="store_true",
         help="begin again under an old name: put the checkpoint aside and let the ledger say that nothing is out; "
@@ -78,6 +93,31 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_false",
         help="end with the first failure; without this the job is started again from its checkpoint, unless a person "
         "has to decide something first",
+    )
+    run.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve /metrics for Prometheus, /health and /ready there; without a host to this machine alone, port 0 "
+        "takes a free one; needs lockgate[monitor]",
+    )
+    run.add_argument(
+        "--unhealthy-after",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="/health says no when no epoch has ended for so long, and five times as long as epochs take, though "
+        "events may wait; default: 60",
+    )
+    run.add_argument(
+        "--otel",
+        action="store_true",
+        help="send the same metrics by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs lockgate[otel]",
+    )
+    run.add_argument(
+        "--log",
+        choices=FORMS,
+        default="text",
+        help="json: say everything as lines of JSON on standard error, with job, epoch, step and run as fields",
     )
     run.add_argument("--json", action="store_true", help="tell the progress as lines of JSON")
     run.set_defaults(run=run_job)
@@ -106,29 +146,108 @@ def run_job(arguments: argparse.Namespace) -> int:
     """Run a job under the eyes of its author, in a process that is started again when it dies."""
     from lockgate.cli.jobfile import load_job
     from lockgate.cli.supervisor import Report, Supervisor
+    from lockgate.runtime.metrics.prometheus import check_prometheus
+    from lockgate.runtime.metrics.server import address_of, listen
     from lockgate.runtime.restarts import SAME_FAILURES_MAX, SAME_FAILURES_MAX_TO_THE_END, Restarts
 
+    lines = write_json() if arguments.log == "json" else None
+    say = _say_aloud if lines is None else say_json
+    if arguments.unhealthy_after <= 0:
+        raise Refused(
+            f"--unhealthy-after is {arguments.unhealthy_after}", where="lockgate run", fix="give seconds, above 0"
+        )
+    if arguments.metrics is not None:
+        check_prometheus()
     if arguments.is_supervised:
         place = arguments.words.index("run") + 1  # what stands behind a `--` is no option
         words = [*arguments.words[:place], "--no-supervise", *arguments.words[place:]]
         patience = SAME_FAILURES_MAX_TO_THE_END if arguments.until_caught_up else SAME_FAILURES_MAX
         restarts = Restarts(same_failures_max=patience)
-        return Supervisor([*_this_command(), *words], say=_say_aloud, restarts=restarts).run()
-    report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        listening = None if arguments.metrics is None else listen(arguments.metrics)
+        if listening is not None:
+            say(f"metrics at {address_of(listening)}/metrics")
+        supervisor = Supervisor([*_this_command(), *words], say=say, restarts=restarts, listening=listening)
+        return supervisor.run()
+    report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM), say=say)
+    if arguments.metrics is not None and report.listening is None:
+        report.listening = listen(arguments.metrics)
+        say(f"metrics at {address_of(report.listening)}/metrics")
     try:
-        return _drive(load_job(arguments.file, arguments.parameters), arguments, report)
+        with _jvm_is_there():
+            return _drive(load_job(arguments.file, arguments.parameters), arguments, report, lines)
     except LockgateError as error:
         report.tell_error(error)
         raise
     except BrokenPipeError:
         report.tell_final("nobody reads what it says any more")
         raise
+    except Exception as surprise:
+        report.tell_surprise(surprise)
+        raise
 
 
-def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
+@contextmanager
+def _jvm_is_there() -> Iterator[None]:
+    """Spark's JVM is a process of its own: where it has died, any call into it fails, in whatever way."""
+    from py4j.protocol import Py4JError
+
+    from lockgate.spark.session import find_dead_jvm
+
+    try:
+        yield
+    except (Py4JError, OSError, Refused, CheckpointDamaged) as error:
+        # Who could not read a checkpoint through it takes that for bad; the JVM is mostly alive then.
+        ended = find_dead_jvm(within=_DEATH_SECONDS[isinstance(error, LockgateError)])
+        if ended is None:
+            raise
+        raise Failed(
+            f"Spark's JVM {ended}",
+            where="the driver of this job",
+            fix="see whether the machine has run out of memory; the job goes on where it was when it is run again",
+        ) from error
+
+
+def _drive(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLines | None) -> int:
+    from lockgate.runtime.metrics.meter import Meter
+
+    meter = Meter(
+        job.name,
+        guarantee=job.guarantee.label,
+        restarts=report.restarts,
+        limit_seconds=arguments.unhealthy_after,
+    )
+    if lines is not None:
+        lines.known = lambda: {"job": job.name}
+    is_metered = report.listening is not None or arguments.otel
+    with _shown(meter, report, has_otel=arguments.otel):
+        try:
+            return _run(job, arguments, report, lines, meter if is_metered else None)
+        except LockgateError as error:
+            meter.fail(error.what)
+            raise
+
+
+@contextmanager
+def _shown(meter: Meter, report: Report, *, has_otel: bool) -> Iterator[None]:
+    """Show the figures of a run to whoever asked for them, until it ends."""
+    from lockgate.runtime.metrics.otel import Exporter
+    from lockgate.runtime.metrics.prometheus import page_of
+    from lockgate.runtime.metrics.server import Pages, Server
+
+    with ExitStack() as shown:
+        if has_otel:
+            shown.callback(Exporter(meter.job, meter.figures).stop)
+        if report.listening is not None:
+            pages = Pages(meter.verdict, page_of(meter.job, meter.figures))
+            shown.callback(Server(report.listening, pages).stop)
+        report.greet()
+        yield
+
+
+def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLines | None, meter: Meter | None) -> int:
     from lockgate.runtime.run import run
 
-    live = LiveLine(as_json=arguments.json)
+    live = LiveLine(as_json=arguments.json, say=None if lines is None else say_json)
     live.say(f"job {job.name}: starting Spark")
     # A job that keeps no checkpoint would begin there again, and deliver twice.
     start = None if report.is_again and job.guarantee is Guarantee.AT_MOST_ONCE else arguments.start
@@ -142,9 +261,14 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
         start=start,
         rows_per_epoch=arguments.rows_per_epoch,
         new_life=new_life,
+        keep_epochs=arguments.keep_epochs,
         wait=False,
         until_caught_up=arguments.until_caught_up,
+        job_file=Path(arguments.file),
+        meter=meter,
     )
+    if lines is not None:
+        lines.known = lambda: {"job": job.name, "epoch": started.epoch, "run": started.query_run}
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
     report.tell(started.goes_on, started.epochs_done, final=started.final)
@@ -170,6 +294,12 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     started.wait(on_progress=show)
+    if not asked_at and not arguments.until_caught_up:
+        raise Failed(
+            "Spark has ended the query, and nobody had asked for it",  # who asks its JVM to end, for example
+            where=f"checkpoint {started.checkpoint}",
+            fix=f"see {started.log_file}; the job goes on where it was when it is run again",
+        )
     live.finish()
     return 0
 
@@ -184,38 +314,52 @@ def _say_aloud(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _print(text: str, *, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print; a disk that is full of logs ends no job. That nobody reads any more is for others to answer."""
+    try:
+        print(text, end=end, file=file, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        log.debug("not said: %s", error)
+
+
 class LiveLine:
     """One line that is rewritten on a terminal, and a line every few seconds elsewhere."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self._is_terminal = sys.stdout.isatty() and not as_json
+    def __init__(self, as_json: bool, say: Callable[[str], None] | None = None) -> None:
+        """Programs read the progress `as_json`; `say` takes what people would be told, and they are not."""
+        self._as_json, self._say = as_json, say
+        self._is_terminal = sys.stdout.isatty() and not as_json and say is None
         self._began = self._told = time.monotonic()
         self._last: Progress | None = None
         self._is_told = True
 
     def say(self, text: str) -> None:
         """A line of its own, for people; they read it on the other channel where programs read this one."""
-        print(text, file=sys.stderr if self._as_json else sys.stdout, flush=True)
+        if self._say is not None:
+            self._say(text)
+        else:
+            _print(text, file=sys.stderr if self._as_json else sys.stdout)
 
     def show(self, progress: Progress) -> None:
         """Show the newest progress."""
         self._last, self._is_told = progress, False
         if self._as_json:
-            print(json.dumps(asdict(progress)), flush=True)
+            _print(json.dumps(asdict(progress)))
         elif self._is_terminal:
             width = shutil.get_terminal_size().columns
-            print("\r" + progress.line()[: width - 1].ljust(width - 1), end="", flush=True)
+            _print("\r" + progress.line()[: width - 1].ljust(width - 1), end="")
         elif time.monotonic() - self._told >= _LINE_EVERY_SECONDS:
-            print(progress.line(), flush=True)
+            self.say(progress.line())
             self._told, self._is_told = time.monotonic(), True
 
     def finish(self) -> None:
         """The last word of a run that ended well."""
         if self._is_terminal:
-            print()
+            _print("")
         elif self._last is not None and not self._is_told and not self._as_json:
-            print(self._last.line())
+            self.say(self._last.line())
         events = self._last.events_total if self._last else 0
         self.say(f"done: {events:,} events in {time.monotonic() - self._began:.1f} s")
 

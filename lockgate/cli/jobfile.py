@@ -155,8 +155,16 @@ def _convert(text: str, kind: Any, name: str, path: str) -> Any:
             return _as_kind(text, choice)
         except (ValueError, KeyError, StopIteration, LockgateError):
             continue
-    told = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
+    told = " or ".join(_told(choice) for choice in choices)
+    if typing.get_origin(kind) is typing.Literal:
+        raise Refused(f"parameter {name}={text!r} is not one of {told}", where=path, fix=f"give one of {told}")
     raise Refused(f"parameter {name}={text!r} is not of type {told}", where=path, fix=f"give a {told}")
+
+
+def _told(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(map(str, typing.get_args(kind)))
+    return str(getattr(kind, "__name__", kind))
 
 
 def _as_kind(text: str, kind: Any) -> Any:

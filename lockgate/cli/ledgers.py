@@ -116,14 +116,46 @@ class KafkaLedger(MendableLedger):
         self._connection.close()
 
 
-def offer_ledger(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a job, and the place of its ledger."""
-    parser.add_argument("job", metavar="JOB", help="a job's file, or its name together with the place of its ledger")
+def offer_ledger(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
+    """Let a command take a job, and the place of its ledger; or only --checkpoint, where no job is needed."""
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        nargs=None if is_needed else "?",
+        help="a job's file, or its name together with the place of its ledger",
+    )
     offer_kafka(parser)
     parser.add_argument("--postgres", metavar="DSN", help="the ledger is in this PostgreSQL database")
     parser.add_argument("--files", metavar="DIR", help="the ledger is in this directory of a FileSink")
     parser.add_argument("--sqlite", metavar="FILE", help="the ledger is in this file of an SqliteSink")
     parser.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB")
+
+
+@dataclass(frozen=True)
+class CheckpointTarget:
+    """A checkpoint that a command looks at, and the ledger that goes with it where the job is known and has one."""
+
+    place: str
+    job: str | None = None
+    ledger: LedgerTarget | None = None
+
+
+def find_checkpoint(arguments: argparse.Namespace) -> CheckpointTarget:
+    """The checkpoint that the arguments name, by its job or by its place alone."""
+    if arguments.job is None:
+        if arguments.checkpoint is None:
+            raise Refused(
+                "it is not said which checkpoint",
+                where="command line",
+                fix="name the job's file, or the place of the checkpoint: --checkpoint PLACE",
+            )
+        return CheckpointTarget(place=checkpoint_place(arguments, ""))
+    if is_file(arguments.job):
+        declared = read_job(arguments)
+        if not declared.exact:
+            return CheckpointTarget(place=checkpoint_place(arguments, declared.job), job=declared.job)
+    target = find_ledger(arguments)
+    return CheckpointTarget(place=target.place, job=target.job, ledger=target)
 
 
 def find_ledger(arguments: argparse.Namespace) -> LedgerTarget:
@@ -137,7 +169,7 @@ def find_ledger(arguments: argparse.Namespace) -> LedgerTarget:
                 where="command line",
                 fix="name the file alone; or the job by its name, together with one place",
             )
-        return _from_file(read_job(arguments), arguments)
+        return ledger_of(read_job(arguments), arguments)
     refuse_name(arguments.job)
     if len(given) != 1:
         raise Refused(
@@ -148,7 +180,7 @@ def find_ledger(arguments: argparse.Namespace) -> LedgerTarget:
         )
     return LedgerTarget(
         job=arguments.job,
-        place=_place(arguments, arguments.job),
+        place=checkpoint_place(arguments, arguments.job),
         open=_opener(arguments, given[0]),
         may_follow=True,
     )
@@ -170,7 +202,8 @@ def _opener(arguments: argparse.Namespace, kind: str) -> Open:
     return partial(makers[kind], getattr(arguments, kind), arguments.job, where=f"job {arguments.job!r}")
 
 
-def _from_file(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget:
+def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget:
+    """The deciding ledger of a job that is described by its file."""
     from lockgate.commit.resource import CommittingSink
     from lockgate.runtime.commits import choose_deciding, group_outputs
     from lockgate.sinks.kafka import KafkaSink
@@ -189,7 +222,7 @@ def _from_file(declared: Declared, arguments: argparse.Namespace) -> LedgerTarge
             where=declared.where,
             fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE",
         )
-    place = _place(arguments, declared.job)
+    place = checkpoint_place(arguments, declared.job)
     if deciding is not None:
         return LedgerTarget(
             job=declared.job, place=place, open=openers.pop(deciding), others=declared.others, followers=openers
@@ -210,7 +243,7 @@ def _from_file(declared: Declared, arguments: argparse.Namespace) -> LedgerTarge
     )
 
 
-def _place(arguments: argparse.Namespace, job: str) -> str:
+def checkpoint_place(arguments: argparse.Namespace, job: str) -> str:
     """Where the checkpoint lies."""
     from lockgate.runtime.run import default_checkpoint
 

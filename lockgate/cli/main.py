@@ -22,18 +22,24 @@ from lockgate.cli import (
     compare,
     deadletters,
     demo,
+    examples,
     files,
     job,
     ledger,
+    new,
+    package,
+    present,
     prove,
     services,
     simulate,
     state,
     transactions,
 )
+from lockgate.cli.logs import log_error
 from lockgate.errors import LockgateError, Refused
 
 GROUPS = (
+    new,
     job,
     state,
     ledger,
@@ -41,8 +47,11 @@ GROUPS = (
     checkpoints,
     deadletters,
     files,
+    present,
+    package,
     services,
     demo,
+    examples,
     compare,
     prove,
     bench,
@@ -58,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except Refused as refusal:
-        print(refusal, file=sys.stderr)
-        return 2
-    except LockgateError as failure:
-        print(failure, file=sys.stderr)
-        return 1
+    except LockgateError as error:
+        if _says_json(arguments):
+            log_error(error)
+        else:
+            print(error, file=sys.stderr)
+        return 2 if isinstance(error, Refused) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -71,7 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except Exception as surprise:  # noqa: BLE001 - the last door: nothing leaves as a raw traceback
+        if _says_json(arguments):
+            log_error(surprise)
+            return 1
         return _report(surprise, show=arguments.debug)
+
+
+def _says_json(arguments: argparse.Namespace) -> bool:
+    return getattr(arguments, "log", None) == "json"
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -24,6 +24,8 @@ from dataclasses import asdict, replace
 from types import FrameType
 
 from lockgate.errors import LockgateError
+from lockgate.runtime.metrics.health import Verdict
+from lockgate.runtime.metrics.server import Pages, Server
 from lockgate.runtime.restarts import Ended, GiveUp, Restarts
 
 FD = "LOCKGATE_SUPERVISOR"
@@ -31,6 +33,12 @@ FD = "LOCKGATE_SUPERVISOR"
 
 AGAIN = "LOCKGATE_AGAIN"
 """The variable that tells a driver that its job ran before: what is done once in its life is done."""
+
+COUNT = "LOCKGATE_RESTARTS"
+"""The variable that tells a driver how often its job was started again."""
+
+LISTENING = "LOCKGATE_METRICS_SOCKET"
+"""The variable with the socket that metrics are served at, where there is one."""
 
 _LOOK_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 5.0
@@ -40,8 +48,21 @@ _OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Supervisor:
     """Starts the driver of a job again and again."""
 
-    def __init__(self, command: Sequence[str], *, say: Callable[[str], None], restarts: Restarts | None = None) -> None:
-        self._command, self._say = [*command], say
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        say: Callable[[str], None],
+        restarts: Restarts | None = None,
+        listening: socket.socket | None = None,
+    ) -> None:
+        """Look after the driver that `command` starts; `listening` is where it answers for its health, and its metrics.
+
+        While there is no driver that answers, its supervisor does.
+        """
+        self._command, self._say_aloud, self._listening = [*command], say, listening
+        self._server: Server | None = None
+        self._verdict = Verdict(is_alive=True, is_ready=False, status="starting")
         self._restarts = restarts or Restarts()
         self._is_stopping = False  # set by a signal, so no lock may be needed for it
         self._driver: subprocess.Popen[bytes] | None = None
@@ -52,11 +73,14 @@ class Supervisor:
         before = {number: signal.signal(number, self._pass_on) for number in _OWN_SIGNALS}
         try:
             while True:
+                self._answer()
+                began = time.monotonic()
                 code, ended = self._run_once()
                 status = 1 if code < 0 else code
                 if ended is None:
                     return status
-                decided = self._restarts.after(ended, time.monotonic())
+                now = time.monotonic()
+                decided = self._restarts.after(ended, now, lived=now - began)
                 if isinstance(decided, GiveUp):
                     if self._restarts.has_run or code < 0:  # one that never ran has said all there is to say
                         self._say(f"not started again: {decided.why}")
@@ -64,11 +88,30 @@ class Supervisor:
                 place = self._restarts.place
                 goes_on = "" if place is None else f", {place}"
                 self._say(f"restart {self._restarts.count}{goes_on}, in {decided:.1f} s: {ended.why}")
+                told = f"restart {self._restarts.count}: {ended.why}"
+                self._verdict = Verdict(is_alive=True, is_ready=False, status="restarting", reason=told)
+                self._answer()
                 if self._pause(decided):
                     return 0
         finally:
+            self._answer_no_more()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _say(self, text: str) -> None:
+        """Tell people; a disk that is full, or a reader that is gone, must not end who keeps the job running."""
+        with suppress(OSError, ValueError):
+            self._say_aloud(text)
+
+    def _answer(self) -> None:
+        """Say to orchestrators that the job is looked after: to kill it would not help."""
+        if self._listening is not None and self._server is None:
+            self._server = Server(self._listening, Pages(lambda: self._verdict))
+
+    def _answer_no_more(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
     def _pause(self, seconds: float) -> bool:
         """Wait; True where somebody wants the end before that."""
@@ -83,16 +126,25 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                self._driver = subprocess.Popen(
-                    self._command,
-                    pass_fds=[theirs.fileno()],
-                    env={
-                        **os.environ,
-                        FD: str(theirs.fileno()),
-                        **({AGAIN: "yes"} if self._restarts.has_run else {}),
-                    },
-                    start_new_session=True,
-                )
+                shared = [] if self._listening is None else [self._listening.fileno()]
+                try:
+                    self._driver = subprocess.Popen(
+                        self._command,
+                        pass_fds=[theirs.fileno(), *shared],
+                        env={
+                            **os.environ,
+                            FD: str(theirs.fileno()),
+                            COUNT: str(self._restarts.count),
+                            **({AGAIN: "yes"} if self._restarts.has_run else {}),
+                            **({LISTENING: str(shared[0])} if shared else {}),
+                        },
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    if not self._restarts.has_run:
+                        raise
+                    # A machine without memory for another process may have some later.
+                    return 1, Ended(why=f"the driver does not start: {error}")
             if self._is_stopping:  # asked for while there was nobody to pass it on to
                 self._driver.send_signal(signal.SIGTERM)
             listening = threading.Thread(target=self._listen, args=(ours,), name="lockgate-supervisor", daemon=True)
@@ -120,7 +172,9 @@ class Supervisor:
         """Keep the last that a driver tells, up to its end; who was killed gives no reason."""
         with suppress(OSError), driver.makefile("rb") as lines:
             for line in lines:
-                self._told = Ended(**json.loads(line))
+                self._answer_no_more()  # the driver does, before it says its first word
+                if line.endswith(b"\n"):  # else it was killed in the middle of a word
+                    self._told = Ended(**json.loads(line))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._is_stopping = True
@@ -131,16 +185,22 @@ class Supervisor:
 class Report:
     """A driver's way to its supervisor; without one nobody listens."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        """`stop` is called when the supervisor is gone."""
+    def __init__(self, stop: Callable[[], None], *, say: Callable[[str], None] | None = None) -> None:
+        """`stop` is called when the supervisor is gone, and `say` told so."""
         self._so_far = Ended(why="")
+        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self.restarts = int(os.environ.pop(COUNT, "0"))
+        shared = os.environ.pop(LISTENING, None)
+        self.listening = None if shared is None else _taken_over(shared)
         self.is_again = os.environ.pop(AGAIN, "") != ""
         fd = os.environ.pop(FD, None)  # what the driver starts has no part in it
-        self._socket = None if fd is None else socket.socket(fileno=int(fd))
+        self._socket = None if fd is None else _taken_over(fd)
         if self._socket is not None:
-            self._socket.set_inheritable(False)
-            os.register_at_fork(after_in_child=self._socket.close)
             threading.Thread(target=self._watch, args=(stop,), name="lockgate-supervised", daemon=True).start()
+
+    def greet(self) -> None:
+        """Tell the supervisor that this driver answers for itself from now on."""
+        self._send(self._so_far)
 
     def tell(self, place: str | None = None, epochs: int = 0, *, final: str = "") -> None:
         """Were it to die now, so many epochs would be done, and the next driver would go on there.
@@ -156,6 +216,11 @@ class Report:
     def tell_error(self, error: LockgateError) -> None:
         """The driver ends with this."""
         self._send(Ended.by(error, self._so_far))
+
+    def tell_surprise(self, error: Exception) -> None:
+        """The driver ends with something that nobody has foreseen."""
+        lines = f"{type(error).__name__}: {error}".splitlines()
+        self._send(replace(self._so_far, why=lines[0], is_refused=True))
 
     def tell_final(self, why: str) -> None:
         """The driver ends, and no other one would do better."""
@@ -173,4 +238,12 @@ class Report:
                 pass
         stop()
         with suppress(OSError, ValueError):  # who reads it may be gone too
-            print("the supervisor is gone; stopping", file=sys.stderr, flush=True)
+            self._say("the supervisor is gone; stopping")
+
+
+def _taken_over(fd: str) -> socket.socket:
+    """A socket that the supervisor has opened; what the driver starts does not get it."""
+    taken = socket.socket(fileno=int(fd))
+    taken.set_inheritable(False)
+    os.register_at_fork(after_in_child=taken.close)
+    return taken

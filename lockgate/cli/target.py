@@ -7,16 +7,16 @@ eo --servers host:9092       the name, as the messages of a run have it; --clien
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.dataflow.endpoints import Sink
+    from lockgate.dataflow.endpoints import Sink, Source
     from lockgate.kafka.settings import ClientSettings
     from lockgate.kafka.wire import Connection
 
@@ -60,6 +60,9 @@ class Declared:
     exact: tuple[DeclaredOutput, ...]  # in the order in which a run opens them
     others: tuple[str, ...]  # outputs that are declared less
     where: str
+    sinks: Mapping[str, Sink] = field(default_factory=dict)  # of all outputs
+    sources: tuple[Source, ...] = ()
+    keeps_checkpoint: bool = True
 
 
 def offer_target(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +142,8 @@ def target_at_servers(arguments: argparse.Namespace) -> Target:
 def read_job(arguments: argparse.Namespace) -> Declared:
     """What the file of a job says about its outputs."""
     from lockgate.cli.jobfile import load_job
-    from lockgate.dataflow.steps import Write
+    from lockgate.dataflow.steps import Read, Write
+    from lockgate.guarantees import Guarantee
     from lockgate.planner.physical import is_exact
     from lockgate.planner.plan import plan
 
@@ -151,6 +155,9 @@ def read_job(arguments: argparse.Namespace) -> Declared:
         exact=tuple(DeclaredOutput(node.name, step.sink) for node, step in written if is_exact(graph, node)),
         others=tuple(node.name for node, _ in written if not is_exact(graph, node)),
         where=f"job {job.name!r}, declared at {job.origin}",
+        sinks={node.name: step.sink for node, step in written},
+        sources=tuple(node.step.source for node in graph.nodes if isinstance(node.step, Read)),
+        keeps_checkpoint=job.guarantee is not Guarantee.AT_MOST_ONCE,
     )
 
 

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -79,6 +82,8 @@ class Outcome:
     step: Step
     records: int = 0
     tries: int = 1
+    written: Mapping[Place, int] = field(default_factory=dict, compare=False)  # the records, by topic and partition
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)  # begin, stage, write, end; of all tries
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Coordinator:
         can_roll_back: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         new_name: Callable[[], str] = lambda: secrets.token_hex(8),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self.run = new_name()
@@ -122,6 +128,9 @@ class Coordinator:
         self._can_roll_back = can_roll_back
         self._now = now
         self._new_name = new_name
+        self._clock = clock
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # of the epoch in hand, by phase
+        self._is_open = False  # may a task have begun to write, and nothing is decided?
         self._query_run: str | None = None
         self._has_claimed = False
         self._is_exchanging = False
@@ -142,6 +151,7 @@ class Coordinator:
 
     def commit(self, epoch: Epoch, work: Work) -> Outcome:
         """Make one epoch visible, once; returning means that it is out."""
+        self._seconds = defaultdict(float)
         self.claim(epoch)
         first: Exception | None = None
         for tries in range(1, protocol.TRIES + 2):
@@ -155,11 +165,11 @@ class Coordinator:
                 if first is None:
                     work.skip()
                 self._time_outs.pop(epoch.number, None)
-                return Outcome(step=step, tries=tries)
+                return Outcome(step=step, tries=tries, seconds=self._seconds)
             if first is not None and not work.can_repeat:
                 raise self._restart(first)
             try:
-                records = self._try(epoch, work, producer)
+                written = self._try(epoch, work, producer)
             except Exception as error:  # noqa: BLE001 - whatever it was, the ledger is asked before anything else
                 first = first or error
                 self._answer(epoch, work, error, first, tries)
@@ -168,7 +178,8 @@ class Coordinator:
                 self._permits.close()
             self._time_outs.pop(epoch.number, None)
             reach(FaultPoint.BEFORE_SPARK_COMMIT)
-            return Outcome(step=step, records=records, tries=tries)
+            records = sum(written.values())
+            return Outcome(step=step, records=records, tries=tries, written=written, seconds=self._seconds)
         raise first or AssertionError("an epoch without a try")
 
     def _look(self, epoch: Epoch, *, is_again: bool) -> tuple[Any, Step, Entry | None]:
@@ -176,11 +187,13 @@ class Coordinator:
         if is_again:
             # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
             protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
-        producer = self._transactions.begin()
-        reach(FaultPoint.BEGIN)
-        if is_again:
-            reach(FaultPoint.RECOVERY)
-        entry = self._ledger.read()
+        with self._timed("begin"):
+            producer = self._transactions.begin()
+            self._is_open = False  # whatever was open is aborted
+            reach(FaultPoint.BEGIN)
+            if is_again:
+                reach(FaultPoint.RECOVERY)
+            entry = self._ledger.read()
         reach(FaultPoint.LEDGER_READ)
         step = protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
         return producer, step, entry
@@ -213,15 +226,38 @@ class Coordinator:
     def _check_claim(self, entry: Entry | None, epoch: Epoch) -> None:
         protocol.check_claim(entry, epoch, is_adopting=self._is_adopting, where=self._ledger.where, job=self.job)
 
-    def _try(self, epoch: Epoch, work: Work, producer: Any) -> int:
+    @property
+    def open_seconds(self) -> float | None:
+        """How long a transaction is open that nothing was decided of; None where there is none."""
+        held = self._permits.held_seconds()
+        return held if self._is_open and held > 0 else None
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[phase] += self._clock() - began
+
+    def _try(self, epoch: Epoch, work: Work, producer: Any) -> Mapping[Place, int]:
         # First, because what is staged has no time-out, and the transaction has one as soon as it is written to.
-        staged = work.stage()
+        with self._timed("stage"):
+            staged = work.stage()
         name = self._permits.open()
-        votes, rows = work.write(producer, name, self._is_exchanging)
-        records = protocol.tally(self._permits.granted, votes, rows=rows, where=f"epoch {epoch.number}")
-        self._permits.close()
-        work.check()
+        self._is_open = True
+        with self._timed("write"):
+            votes, rows = work.write(producer, name, self._is_exchanging)
+            protocol.tally(self._permits.granted, votes, rows=rows, where=f"epoch {epoch.number}")
+            self._permits.close()
+            work.check()
         reach(FaultPoint.VOTES)
+        with self._timed("end"):
+            self._decide(epoch, work, producer, staged)
+        return {(vote.topic, vote.partition): vote.records for vote in votes}
+
+    def _decide(self, epoch: Epoch, work: Work, producer: Any, staged: Mapping[str, str]) -> None:
+        """Steps 4 and 5."""
         self._transactions.add(producer, [self._ledger.place])
         self._write_offsets(producer, work.offsets)
         entry = protocol.marker(epoch, run=self.run, now=self._now(), staged=staged)
@@ -229,10 +265,10 @@ class Coordinator:
         reach(FaultPoint.MARKER)
         reach(FaultPoint.BEFORE_END)
         self._transactions.end(producer, is_commit=True)
+        self._is_open = False
         reach(FaultPoint.AFTER_END)
         self._transactions.wait_until_complete()
         self._follow(self._followers.publish, entry)
-        return records
 
     def _follow(self, move: Callable[[Entry], None], entry: Entry) -> None:
         """Step 5. A follower that is elsewhere was emptied, or is in the hands of a driver that took over."""
@@ -283,6 +319,7 @@ class Coordinator:
         """
         try:
             self._transactions.begin()
+            self._is_open = False
         except LockgateError as error:
             log.info("job %s: the open transaction was not aborted: %s", self.job, error.what)
 

@@ -154,10 +154,14 @@ def _check_place(entry: Entry, epoch: Epoch, *, where: str, job: str) -> None:
         what = f"the ledger is at epoch {entry.epoch}, the checkpoint only at {epoch.number}, with other offsets"
     else:
         what = f"the ledger is at epoch {entry.epoch}, the checkpoint already at {epoch.number}"
+    rescaled = (
+        "" if entry.epoch != epoch.number - 2 else "if it was being rescaled: lockgate checkpoints rescale, again; "
+    )
     raise LedgerMismatch(
         f"The ledger and the checkpoint of job {job!r} do not fit: {what}",
         where=where,
-        fix=f"an older copy of the checkpoint was restored, or another checkpoint is used; {_cure(job, epoch)}",
+        fix=f"{rescaled}an older copy of the checkpoint was restored, or another checkpoint is used;"
+        f" {_cure(job, epoch)}",
     )
 
 

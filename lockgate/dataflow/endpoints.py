@@ -147,6 +147,11 @@ class Source(ABC):
         """What is read, as (system, place) pairs, so that a job which feeds itself is found."""
         return frozenset()
 
+    @property
+    def offsets_of(self) -> str:
+        """What an offset in a checkpoint is a place in, in words: with another one it would mean other events."""
+        return type(self).__name__
+
     def summary(self) -> tuple[str, ...]:
         """A few short lines for pictures of the graph."""
         return (type(self).__name__,)

@@ -19,6 +19,7 @@ from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.endpoints import Sink, Source
 from lockgate.dataflow.eventtime import EventTime, Late, arrival_time
 from lockgate.dataflow.exchange import Exchange
+from lockgate.dataflow.fanout import IN_FLIGHT, Partial, describe_fan_out
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.patterns import Pattern, checked
 from lockgate.dataflow.state import StatefulFunction, check_function
@@ -197,6 +198,31 @@ class Stream:
                 how=how,
             )
         )
+
+    def fan_out(
+        self,
+        *,
+        deadline: Duration,
+        schema: str,
+        partial: Partial = Partial.PUBLISH,
+        in_flight: int = IN_FLIGHT,
+        **functions: RowFunction,
+    ) -> Stream:
+        """Every event with what several functions say of it, side by side: `function(Row) -> value`.
+
+        Results carry the event's columns, one column for each function, null where it is missing, and `is_partial`,
+        `missing` (names) and `why_missing` (reasons, in the same order).
+
+        Args:
+            deadline: how long the functions may take for an event, from the moment at which its task gives it to them.
+            schema: the columns that the functions give, named as they are: `"amount DOUBLE, place DOUBLE"`.
+            partial: what becomes of an event for which a function is too slow, raises, or gives what its type is not.
+            in_flight: how many events of a task the functions work on at the same time.
+        """
+        step = describe_fan_out(
+            self.step, functions, deadline=deadline, schema=schema, partial=partial, in_flight=in_flight
+        )
+        return Stream(step=step)
 
     # Time
 

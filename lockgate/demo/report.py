@@ -83,7 +83,7 @@ class Report:
         lines += ["", f"time       {self.total_seconds:.0f} s: {phases}"]
         lines += [f"services   Kafka at {self.kafka_servers}, {left}", f"logs       {self.kafka_log}"]
         lines += [f"           {side.log}" for side in sides]
-        lines += ["next       lockgate up; python examples/hashtags.py; lockgate plan examples/order_volume.py"]
+        lines += ["next       lockgate examples list; lockgate examples run hashtags; lockgate new my_job"]
         if not self.holds:
             lines += ["", "NOT what was promised; the first of what is wrong:", *self.lockgate.tally.examples]
         return lines

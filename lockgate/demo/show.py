@@ -20,13 +20,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from lockgate.demo.broker import borrow_kafka
 from lockgate.demo.payments import Payments
 from lockgate.demo.reader import Tally
 from lockgate.demo.report import Report, SideReport
@@ -119,7 +120,7 @@ def show(
         cluster = SparkCluster(home / "cluster", workers=WORKERS, cores=2, memory_mib=2 * _EXECUTOR_MIB)
         ends.callback(cluster.down)
         starting = ends.enter_context(ThreadPoolExecutor(max_workers=1)).submit(cluster.up)
-        is_left_running = ends.enter_context(_services(stack, audience.tell))
+        is_left_running = ends.enter_context(borrow_kafka(stack, audience.tell))
         status = stack.status().kafka
         servers = status.servers or ""
         go_on()
@@ -311,19 +312,6 @@ class _Clock:
 
     def total(self) -> float:
         return round(time.monotonic() - self._began, 3)
-
-
-@contextlib.contextmanager
-def _services(stack: Stack, tell: Callable[[str], None]) -> Iterator[bool]:
-    """Kafka, for as long as it is needed; whether it goes on running afterwards."""
-    before = stack.status()
-    was_anything_running = before.postgres.running or any(broker.running for broker in before.kafka.brokers)
-    is_left_running = not stack.up(postgres=False, progress=tell) or was_anything_running
-    try:
-        yield is_left_running
-    finally:
-        if not is_left_running:
-            stack.down(progress=tell)
 
 
 def _prepare_topics(servers: str, settings: Sequence[Setting]) -> None:

@@ -29,3 +29,17 @@ def as_bytes(value: object, *, of: str) -> int:
             fix='write a text such as "128 MB" (B, KB, MB, GB, TB), or a number of bytes, at least one',
         )
     return size
+
+
+def as_size(count: int) -> str:
+    """A number of bytes as people read it.
+
+    >>> as_size(900), as_size(1536), as_size(5 << 29)
+    ('900 B', '1.5 KB', '2.5 GB')
+    """
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1 << 10:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1 << 10
+    return f"{size:.1f} TB"

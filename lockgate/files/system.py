@@ -146,7 +146,7 @@ class LocalSystem(System):
                 return False
         except FileNotFoundError:
             return False
-        _sync(target.parent)
+        sync(target.parent)
         # From here on it is out, whatever becomes of the other name.
         with suppress(OSError):
             source.unlink()
@@ -156,13 +156,13 @@ class LocalSystem(System):
         place = self._root / name
         for folder, _, names in os.walk(place, onerror=_raise) if place.is_dir() else ():
             for one in names:
-                _sync(Path(folder) / one)
-            _sync(Path(folder))
+                sync(Path(folder) / one)
+            sync(Path(folder))
         if not place.is_dir():
-            _sync(place)
+            sync(place)
         for above in place.parents:
             if above.is_relative_to(self._root):
-                _sync(above)
+                sync(above)
 
     def delete(self, name: str) -> None:
         place = self._root / name
@@ -182,7 +182,7 @@ class LocalSystem(System):
             return
         self._make(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
 class HadoopSystem(System):
@@ -193,7 +193,7 @@ class HadoopSystem(System):
         self._jvm = _jvm_of(spark)
         self._hadoop = self._jvm.org.apache.hadoop.fs
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
-        with _as_os_error():
+        with as_os_error():
             path = self._hadoop.Path(root)
             self._system = path.getFileSystem(self._conf)
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
@@ -202,14 +202,14 @@ class HadoopSystem(System):
 
     def names(self, folder: str) -> list[str]:
         try:
-            with _as_os_error():
+            with as_os_error():
                 return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(folder)))
         except FileNotFoundError:
             return []
 
     def files(self, folder: str) -> dict[str, int]:
         found = {}
-        with _as_os_error():
+        with as_os_error():
             if not self._system.exists(self._path(folder)):
                 return {}
             listed = self._system.listFiles(self._path(folder), True)
@@ -222,12 +222,12 @@ class HadoopSystem(System):
         return found
 
     def exists(self, name: str) -> bool:
-        with _as_os_error():
+        with as_os_error():
             return bool(self._system.exists(self._path(name)))
 
     def read(self, name: str, *, limit: int | None = None) -> bytes | None:
         try:
-            with _as_os_error(), closing(self._system.open(self._path(name))) as stream:
+            with as_os_error(), closing(self._system.open(self._path(name))) as stream:
                 tools = self._jvm.org.apache.commons.io
                 if limit is not None:
                     return bytes(tools.IOUtils.toByteArray(tools.input.BoundedInputStream(stream, limit)))
@@ -237,13 +237,13 @@ class HadoopSystem(System):
 
     def parquet_rows(self, name: str) -> int:
         parquet = self._jvm.org.apache.parquet.hadoop
-        with _as_os_error():
+        with as_os_error():
             file = parquet.util.HadoopInputFile.fromPath(self._path(name), self._conf)
             with closing(parquet.ParquetFileReader.open(file)) as reader:
                 return int(reader.getRecordCount())
 
     def write(self, name: str, content: bytes) -> None:
-        with _as_os_error():
+        with as_os_error():
             path = self._path(name)
             stream = self._system.create(path, False)
             try:
@@ -260,7 +260,7 @@ class HadoopSystem(System):
         assert gateway is not None
         none = gateway.new_array(self._hadoop.Options.Rename, 0)
         try:
-            with _as_os_error():
+            with as_os_error():
                 self._context.rename(self._path(aside), self._path(place), none)
         except (FileExistsError, FileNotFoundError):
             return False
@@ -270,7 +270,7 @@ class HadoopSystem(System):
         """HDFS has a closed file on several machines, and its folders in its journal."""
 
     def delete(self, name: str) -> None:
-        with _as_os_error():
+        with as_os_error():
             self._system.delete(self._path(name), True)
 
     def _path(self, name: str) -> Any:
@@ -321,7 +321,7 @@ def _scheme(path: str) -> str | None:
 
 
 @contextmanager
-def _as_os_error() -> Iterator[None]:
+def as_os_error() -> Iterator[None]:
     """Java's errors as Python's."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -340,7 +340,7 @@ def _jvm_of(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-def _sync(place: Path) -> None:
+def sync(place: Path) -> None:
     handle = os.open(place, os.O_RDONLY)
     try:
         os.fsync(handle)

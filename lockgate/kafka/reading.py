@@ -5,7 +5,7 @@ What is in a transaction that is still open comes when it is over, and what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -79,3 +79,21 @@ def _connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
+
+
+def read_extents(
+    settings: ClientSettings, places: Iterable[Place], *, where: str
+) -> dict[Place, tuple[int, int] | None]:
+    """The first offset of each partition that is still there, and the one behind the last; None where it is not."""
+    with _connected(settings, where) as connection:
+        wanted = list(places)
+        shapes = asked(lambda: connection.shapes({topic for topic, _ in wanted}, is_fresh=True), where)
+
+        def look(place: Place) -> tuple[int, int] | None:
+            shape = shapes.get(place[0])
+            if shape is None or place[1] >= shape.partitions:
+                return None
+            start = asked(partial(_look, connection, place, connection.start_offset), where)
+            return start, asked(partial(_look, connection, place, connection.end_offset), where)
+
+        return {place: look(place) for place in wanted}

@@ -33,7 +33,7 @@ def read_duration(text: str) -> timedelta | None:
         return None
     total_us = 0
     for count, unit in re.findall(r"(-?\d+)\s*([a-z]+)", text):
-        size = UNITS_US.get(unit.removesuffix("s"))
+        size = UNITS_US.get("millisecond" if unit == "ms" else unit.removesuffix("s"))
         if size is None:
             return None
         total_us += int(count) * size

@@ -178,6 +178,38 @@ class Page:
             yield self._part(first, end)
             first = end
 
+    def dealt(self, buckets: int) -> Iterator[tuple[int, Page]]:
+        """Its keys by the buckets that they belong to where there are so many."""
+        numbers = bucket_numbers(self._hashes, buckets)
+        for number in np.unique(numbers).tolist():
+            yield number, self._chosen(np.flatnonzero(numbers == number))
+
+    def merged(self, other: Page) -> Page:
+        """The keys of both, in order, from where this page begins."""
+        made = Page(self.begin)
+        hashes = np.concatenate([self._hashes, other._hashes])
+        sizes = np.concatenate([np.diff(self._offsets), np.diff(other._offsets)])
+        made._hashes, made._offsets, made._body = hashes, _offsets(sizes), self._body + other._body
+        made._times = np.concatenate([self._times, other._times])
+        return made._chosen(np.argsort(hashes, kind="stable"))
+
+    def parted(self, number: int) -> tuple[Page, Page]:
+        """The keys with hashes less than this one, and the others, which begin with it."""
+        place = int(np.searchsorted(self._hashes, number))
+        before, behind = self._chosen(np.arange(place)), self._chosen(np.arange(place, len(self)))
+        behind.begin = number if place else self.begin
+        return before, behind
+
+    @property
+    def least(self) -> int:
+        """The least hash that it holds."""
+        return int(self._hashes[0])
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has, as far as its limit is concerned."""
+        return len(self._body) + _BESIDE * len(self)
+
     def content(self) -> bytes:
         """As it is written."""
         times = self._times.tobytes() if (self._times != NEVER).any() else b""
@@ -215,12 +247,27 @@ class Page:
         self._changed[place] = b"" if kept is None else pickle.dumps((key, kept), PICKLE)
         self._asked[place] = _wakes(wake, wall)
 
+    def _chosen(self, places: _Numbers) -> Page:
+        """The keys at these places, in the order of the places, as a page that is written whole."""
+        made = Page(self.begin)
+        made._hashes, made._times = self._hashes[places], self._times[places]
+        starts, ends = self._offsets[places].tolist(), self._offsets[places + 1].tolist()
+        made._offsets = _offsets(np.diff(self._offsets)[places])
+        made._body = b"".join(map(self._body.__getitem__, map(slice, starts, ends)))
+        made._is_busy = True
+        return made
+
     def _part(self, first: int, end: int) -> Page:
         made = Page(int(self._hashes[first]) if first else self.begin)
         made._hashes, made._times = self._hashes[first:end], self._times[first:end]
         made._offsets = self._offsets[first : end + 1] - self._offsets[first]
         made._body = self._body[self._offsets[first] : self._offsets[end]]
         return made
+
+
+def bucket_numbers(hashes: _Numbers, buckets: int) -> _Numbers:
+    """Which bucket each key belongs to, by its hash, where there are so many; numpy's remainder is never negative."""
+    return np.mod(hashes, buckets)
 
 
 def read_states(content: bytes) -> Iterator[tuple[Key, Any]]:

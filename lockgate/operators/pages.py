@@ -72,7 +72,13 @@ class Index:
 
     def cell_of(self, number: int) -> str:
         """The name of the cell that a key of this hash is in, if it is anywhere."""
-        return _cell(self.begins[bisect_right(self.begins, number) - 1])
+        return cell_name(self.begins[bisect_right(self.begins, number) - 1])
+
+    def note(self, page: Page) -> None:
+        """Take up a page behind all others."""
+        self.begins.append(page.begin)
+        if min(page.earliest()) < NEVER:
+            self.wakes[page.begin] = page.earliest()
 
 
 class Pages:
@@ -117,7 +123,7 @@ class Pages:
         self._cells.put(INDEX, self._index.content())
 
     def _page(self, begin: int) -> Page:
-        return Page(begin, self._cells.get(_cell(begin)))
+        return Page(begin, self._cells.get(cell_name(begin)))
 
     def _leave(self, page: Page) -> None:
         """Write a page as it is now, cut into several if it has grown too large."""
@@ -127,13 +133,13 @@ class Pages:
         begins, wakes = self._index.begins, self._index.wakes
         wakes.pop(page.begin, None)
         if not len(page):
-            self._cells.remove(_cell(page.begin))
+            self._cells.remove(cell_name(page.begin))
             if page.begin != _LEAST:
                 del begins[bisect_left(begins, page.begin)]
             return
         parts = list(page.cut(self._limit))
         for part in parts:
-            self._cells.put(_cell(part.begin), part.content())
+            self._cells.put(cell_name(part.begin), part.content())
             earliest = part.earliest()
             if min(earliest) < NEVER:
                 wakes[part.begin] = earliest
@@ -142,5 +148,6 @@ class Pages:
             begins[place : place + 1] = [part.begin for part in parts]
 
 
-def _cell(begin: int) -> str:
+def cell_name(begin: int) -> str:
+    """What the cell of a page is called, by the least hash that belongs into it."""
     return f"page {begin}"

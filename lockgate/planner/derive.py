@@ -4,6 +4,7 @@
     a source that cannot be replayed                        at-most-once
     such a source that is acknowledged after an epoch       at-least-once
     a function that is not deterministic, above state       at-least-once
+      (a fan-out never is: its deadline decides)
     state in real-time mode, unless it is a max or min      at-least-once
     a plain sink, below state                               exactly-once (state)
     a plain sink, without state                             at-least-once
@@ -14,6 +15,9 @@
 
 A transactional sink that has no transaction (less is declared, or real-time mode) is what it is otherwise: a database
 that replaces rows by key is idempotent, most others are plain.
+
+Behind a fan-out whose partial results go on, only scores can differ. So where the key of an idempotent sink comes
+through untouched, and no row is left out on the way, a repeated row replaces the first like any other.
 
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
 What only an acknowledgement keeps is not lifted so: it may come again behind what is newer than it.
@@ -27,8 +31,10 @@ from dataclasses import dataclass, replace
 
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import SourceAbility
+from lockgate.dataflow.fanout import FanOut, Partial
 from lockgate.dataflow.steps import (
     Detect,
+    Exchanged,
     FlatMap,
     Map,
     Part,
@@ -73,6 +79,11 @@ class PathGuarantee:
     reached: Guarantee
     caps: tuple[Cap, ...]  # the weakest first; empty where nothing limits the path
     lifts: tuple[str, ...]  # what was made harmless, and how
+
+    @property
+    def deciding(self) -> tuple[Cap, ...]:
+        """The parts that limit it most, each once: all of them have to be mended before it is worth more."""
+        return tuple({cap.part: cap for cap in reversed(self.caps) if cap.guarantee is self.reached}.values())[::-1]
 
     @property
     def is_kept(self) -> bool:
@@ -154,7 +165,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     if trail.wild_above_state is not None:
         danger = "state that is rebuilt could differ from rows already out"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
-    elif trail.wild is not None and delivery is Delivery.IDEMPOTENT:
+    elif trail.wild is not None and delivery is Delivery.IDEMPOTENT and not _keeps_key(graph, trail.wild, output):
         caps.append(
             _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
         )
@@ -186,6 +197,11 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     if delivery is Delivery.IDEMPOTENT:
         if trail.wild is None:
             lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
+        elif _keeps_key(graph, trail.wild, output):
+            lifts.append(
+                f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but sink"
+                f" {output.name!r} is idempotent by a key that it does not touch: the row replaces the one before it"
+            )
     elif sink.delivery is Delivery.PLAIN:
         caps.append(
             Cap(
@@ -225,6 +241,16 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 f"sink {output.name!r} commits after sink {first!r}, in another cluster: all steps are deterministic,"
                 " so after a crash in between it gets the same rows"
             )
+    elif trail.wild is not None and isinstance(trail.wild.step, FanOut) and trail.wild_above_state is None:
+        lifts.append(
+            f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but nothing of the"
+            " try before is out then"
+        )
+    if has_transaction and sink.otherwise is Delivery.IDEMPOTENT and trail.state and trail.is_state_idempotent:
+        lifts.append(
+            f"where {source.name!r} has an event twice, as an at-least-once job leaves it there, nothing changes:"
+            f" {trail.state.kind} {trail.state.name!r} keeps a max or min, and sink {output.name!r} upserts by key"
+        )
     lifts.extend(
         f"table {node.inputs[1]!r} changes while the job runs, but an epoch that is repeated sees the snapshot that it"
         f" saw first: {node.kind} {node.name!r} gives the same rows"
@@ -239,6 +265,26 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
         caps=tuple(caps),
         lifts=tuple(lifts),
     )
+
+
+def _keeps_key(graph: LogicalGraph, wild: Node, output: Node) -> bool:
+    """Does a step that is not deterministic leave the key of every row, and the row itself, to the sink?"""
+    if not isinstance(wild.step, FanOut) or wild.step.partial is not Partial.PUBLISH:
+        return False
+    if not isinstance(output.step, Write) or output.step.sink.expressions():
+        return False
+    keys = {name.lower() for name in output.step.sink.columns_needed()}
+    node = graph.node(output.inputs[0])
+    while node is not wild:
+        step = node.step
+        passes = isinstance(step, Exchanged) or (
+            isinstance(step, Select) and keys <= {name.lower() for name in step.columns}
+        )
+        if not passes:
+            return False
+        node = graph.node(node.inputs[0])
+    before = graph.node(wild.inputs[0]).flow.columns
+    return bool(keys) and before is not None and all(before.find(name) is not None for name in keys)
 
 
 def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
@@ -270,6 +316,15 @@ def _source_cap(node: Node, ability: SourceAbility) -> Cap:
 
 
 def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
+    if isinstance(node.step, FanOut):
+        return Cap(
+            guarantee=guarantee,
+            part=f"{node.kind} {node.name!r}",
+            where=node.where,
+            reason=f"its deadline decides which scores are in a result: on a replay there are others, and {danger}",
+            cure="write its results first: to a table by the event's id (an upsert), or exactly-once to a topic that a"
+            " second job goes on from",
+        )
     return Cap(
         guarantee=guarantee,
         part=f"{node.kind} {node.name!r}",
@@ -282,6 +337,8 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
 def is_wild(node: Node) -> bool:
     """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
     step = node.step
+    if isinstance(step, FanOut):
+        return True
     if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
         return True
     if isinstance(step, Rolling | WindowAggregate) and not all(map(_is_steady, step.aggregates.values())):

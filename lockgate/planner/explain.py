@@ -7,6 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from lockgate.dataflow.duration import as_people_text
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import (
     Detect,
@@ -155,9 +156,7 @@ def guarantee_lines(planned: Plan) -> list[str]:
         *([] if tracking is None else [f"Tracked by acknowledgement: {tracking}, then a dead letter; order changes"]),
         *(f"  {reason}" for reason in planned.reasons),
     ]
-    cures = dict.fromkeys(
-        f"  to lift it: {path.caps[0].cure} ({path.caps[0].part})" for path in planned.paths if path.caps
-    )
+    cures = dict.fromkeys(f"  to lift it: {cap.cure} ({cap.part})" for path in planned.paths for cap in path.deciding)
     return [*lines, *cures]
 
 
@@ -255,6 +254,14 @@ def _(step: Map) -> tuple[str, ...]:
 @_details.register
 def _(step: FlatMap) -> tuple[str, ...]:
     return ("flat_map", _function_name(step.function))
+
+
+@_details.register
+def _(step: FanOut) -> tuple[str, ...]:
+    return (
+        f"fan_out {', '.join(step.functions)}",
+        f"within {as_people_text(step.deadline)}, partial: {step.partial.value}",
+    )
 
 
 @_details.register

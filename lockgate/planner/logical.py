@@ -16,6 +16,7 @@ from lockgate.dataflow.deadletters import LETTER, NAME
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.dataflow.eventtime import ARRIVED, EventTime, Late
 from lockgate.dataflow.exchange import Strategy
+from lockgate.dataflow.fanout import MARKS, FanOut, Partial
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.schema import Column, Schema, parse_ddl
@@ -49,7 +50,16 @@ from lockgate.dataflow.stream import Output
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
-from lockgate.planner.flow import MISSED, Flow, can_see, has_position, require_column, require_columns, still_hidden
+from lockgate.planner.flow import (
+    MISSED,
+    Flow,
+    can_see,
+    extended,
+    has_position,
+    require_column,
+    require_columns,
+    still_hidden,
+)
 from lockgate.planner.forms import has_late_events, why_operator
 from lockgate.planner.keyed import keyed_flow
 
@@ -61,6 +71,7 @@ KINDS: dict[type[Step], str] = {
     Map: "map",
     FlatMap: "flat_map",
     Transform: "transform",
+    FanOut: "fan_out",
     Part: "part",
     Merge: "merge",
     Join: "join",
@@ -156,6 +167,7 @@ def build_logical(job: Job) -> LogicalGraph:
     _refuse_unfit_for_real_time(graph)
     _refuse_silence_without_idle(graph)
     _refuse_late_events_that_nobody_takes(graph)
+    _refuse_letters_that_nobody_takes(graph)
     return graph
 
 
@@ -229,7 +241,7 @@ def may_reject(step: Step) -> bool:
     """Can a step find that it cannot use an event?"""
     if isinstance(step, Where):
         return callable(step.condition)
-    return isinstance(step, Read | Map | FlatMap | Timed | Keyed)
+    return isinstance(step, Read | Map | FlatMap | FanOut | Timed | Keyed)
 
 
 def _name(job: Job, steps: Sequence[Step]) -> dict[Step, str]:
@@ -344,6 +356,16 @@ def _(step: Map | FlatMap, inputs: list[Flow], where: str) -> Flow:
     columns = parse_ddl(step.schema, where)
     # Spark forgets a watermark at a Python function, so event time has to be told behind it.
     return Flow(columns=columns, hidden=still_hidden(inputs[0], columns), time=None)
+
+
+@_flow.register
+def _(step: FanOut, inputs: list[Flow], where: str) -> Flow:
+    flow = inputs[0]
+    if flow.columns is None:
+        return Flow(columns=None, hidden=flow.hidden, time=None)
+    made = (*step.scores(where).columns, *parse_ddl(MARKS, where).columns)
+    columns = extended((*flow.columns.columns, *made), (), where)
+    return Flow(columns=columns, hidden=still_hidden(flow, columns), time=None)  # as behind any Python function
 
 
 @_flow.register
@@ -584,7 +606,9 @@ def _refuse_endless_corrections(time: EventTime, where: str) -> None:
 
 def _refuse_behind_late_events(inputs: list[Node], step: Step, where: str) -> None:
     """Events in time pass these steps beside the late ones, so nothing may count them or call functions on them."""
-    is_function = isinstance(step, Map | FlatMap | Transform) or (isinstance(step, Where) and callable(step.condition))
+    is_function = isinstance(step, Map | FlatMap | FanOut | Transform) or (
+        isinstance(step, Where) and callable(step.condition)
+    )
     if not is_function and not isinstance(step, Keyed | Join):
         return
     if any(MISSED in before.flow.hidden for before in inputs):
@@ -645,6 +669,17 @@ def _timed_by(graph: LogicalGraph, timed: Node) -> list[Node]:
     return found
 
 
+def _refuse_letters_that_nobody_takes(graph: LogicalGraph) -> None:
+    for node in graph.nodes:
+        is_letter = isinstance(node.step, FanOut) and node.step.partial is Partial.DEAD_LETTER
+        if is_letter and graph.job.dead_letters is None:
+            raise BadJob(
+                "events of which a score is missing become dead letters, and the job has no sink for these",
+                where=node.where,
+                fix="say where they go: Job(..., dead_letters=KafkaSink(...)), or declare partial=Partial.PUBLISH",
+            )
+
+
 def _refuse_loops_outside(graph: LogicalGraph) -> None:
     read = {place: node for node in graph.nodes if isinstance(node.step, Read) for place in node.step.source.places}
     for node in graph.nodes:
@@ -671,13 +706,20 @@ def _refuse_unfit_for_real_time(graph: LogicalGraph) -> None:
         return
     for node in graph.nodes:
         step = node.step
-        why = None
+        why, fix = None, "declare mode=Mode.MICRO_BATCH, or express the step in SQL between Kafka topics"
         if isinstance(step, Read) and not step.source.is_fit_for_real_time:
             why = f"it cannot read from a {type(step.source).__name__}"
         elif isinstance(step, Write) and not step.sink.is_fit_for_real_time:
             why = f"it cannot write to a {type(step.sink).__name__}"
         elif isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
             why = "it runs no Python functions"
+        elif isinstance(step, FanOut):
+            why = "it runs no Python functions"
+            fix = (
+                "declare mode=Mode.MICRO_BATCH, where the deadline counts from the moment at which a task holds the"
+                " event; or write each function that SQL can say as a real-time job of its own, with a topic for its"
+                " scores, and join these by the event's id"
+            )
         elif isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
             why = f"it runs no Python, and {reason}"
         elif isinstance(step, TableJoin):
@@ -690,7 +732,7 @@ def _refuse_unfit_for_real_time(graph: LogicalGraph) -> None:
             raise BadJob(
                 f"{node.kind} {node.name!r} cannot run in real-time mode: {why}",
                 where=node.where,
-                fix="declare mode=Mode.MICRO_BATCH, or express the step in SQL between Kafka topics",
+                fix=fix,
             )
     if len(graph.of_kind("sink")) > 1:
         raise BadJob(

@@ -23,6 +23,7 @@ from datetime import timedelta
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.duration import as_people_text
 from lockgate.dataflow.exchange import Exchange, Strategy
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
     Exchanged,
     FlatMap,
@@ -52,7 +53,7 @@ REAL_TIME_EPOCH = timedelta(seconds=60)
 """In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: shorter ones are not run."""
 
 STATE_PARTITIONS = 4
-"""Partitions of keyed state where no `.parallel(n)` says otherwise; fixed for the life of a checkpoint."""
+"""Partitions of keyed state where no `.parallel(n)` says otherwise, and no checkpoint has another number."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,21 @@ class PhysicalGraph:
     steps: tuple[PhysicalStep, ...]
     edges: tuple[Edge, ...]
     state_partitions: int
+    asked_partitions: int | None = None  # by `.parallel(n)` of a step with state
 
     def step(self, name: str) -> PhysicalStep:
         """The step of that name."""
         return next(step for step in self.steps if step.name == name)
 
 
-def build_physical(graph: LogicalGraph) -> PhysicalGraph:
-    """The physical graph of a logical one; raises BadJob where placements contradict each other."""
-    state_partitions = _state_partitions(graph)
+def build_physical(graph: LogicalGraph, kept: int | None = None) -> PhysicalGraph:
+    """The physical graph of a logical one; raises BadJob where placements contradict each other.
+
+    Args:
+        kept: how many partitions state has that is there already; the author's word counts more.
+    """
+    asked = _asked_partitions(graph)
+    state_partitions = asked or kept or STATE_PARTITIONS
     stages: dict[str, int] = {}
     tasks: dict[str, str] = {}
     steps: list[PhysicalStep] = []
@@ -129,7 +136,12 @@ def build_physical(graph: LogicalGraph) -> PhysicalGraph:
     is_real_time = graph.job.mode is Mode.REAL_TIME
     epoch = max(graph.job.epoch, REAL_TIME_EPOCH) if is_real_time else graph.job.epoch
     return PhysicalGraph(
-        mode=graph.job.mode, epoch=epoch, steps=tuple(steps), edges=tuple(edges), state_partitions=state_partitions
+        mode=graph.job.mode,
+        epoch=epoch,
+        steps=tuple(steps),
+        edges=tuple(edges),
+        state_partitions=state_partitions,
+        asked_partitions=asked,
     )
 
 
@@ -213,7 +225,7 @@ def _refuse_unless_by_key(exchanged: Node, target: Node, keys: tuple[str, ...]) 
     )
 
 
-def _state_partitions(graph: LogicalGraph) -> int:
+def _asked_partitions(graph: LogicalGraph) -> int | None:
     asked: dict[int, Node] = {}
     for node in graph.nodes:
         tasks = getattr(node.step, "tasks", None)
@@ -227,7 +239,7 @@ def _state_partitions(graph: LogicalGraph) -> int:
             where=f"{first.where}; {second.where}",
             fix="ask for the same number in both, or make two jobs",
         )
-    return next(iter(asked), STATE_PARTITIONS)
+    return next(iter(asked), None)
 
 
 def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
@@ -263,6 +275,12 @@ def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
         return step.sink.execution(is_exact=is_exact(graph, node))
     if isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
         return "Python", "a function of the author's runs in Python workers, in Arrow batches"
+    if isinstance(step, FanOut):
+        return "Python", (
+            f"{', '.join(step.functions)} side by side, in threads of Python workers, in micro-batches: the deadline of"
+            f" {as_people_text(step.deadline)} counts from the moment at which the task gives them the event, and not"
+            " from its arrival; real-time mode, which has no such wait, runs no Python"
+        )
     if isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
         return "Python", f"{reason}{_history(step)}"
     if isinstance(step, ReadTable):

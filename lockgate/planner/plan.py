@@ -6,7 +6,7 @@ the command line raise for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockgate.dataflow.job import Job
 from lockgate.errors import OverClaim
@@ -63,10 +63,15 @@ def plan(job: Job) -> Plan:
     )
 
 
+def with_partitions(planned: Plan, kept: int | None) -> Plan:
+    """The same plan over state that is there already, in so many partitions; the author's `.parallel(n)` stays."""
+    return replace(planned, physical=build_physical(planned.logical, kept))
+
+
 def _reason(path: PathGuarantee) -> str:
     text = f"{path.source} -> {path.output}: {path.reached.label}"
-    if path.caps:
-        text += f", because of {path.caps[0].part}: {path.caps[0].reason}"
+    for number, cap in enumerate(path.deciding):
+        text += f"{'; and' if number else ','} because of {cap.part}: {cap.reason}"
     for lift in path.lifts:
         text += f"; {lift}"
     return text

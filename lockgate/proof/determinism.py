@@ -4,7 +4,7 @@ Spark repeats an epoch with the same rows, and Lockgate makes the same of them; 
 still give other rows in another run, because epochs end elsewhere or clocks show something else. Nothing can be proven
 of such rows by comparing them, and a verdict over them is unknown: here are the reasons, in words.
 
-    the clock            processing time, timers and lifetimes by it, `current_timestamp()`, `idle=`
+    the clock            processing time, timers and lifetimes by it, `current_timestamp()`, `idle=`, deadlines
     chance               functions declared so, `rand()`, `uuid()`
     closed boxes         a transform may do anything
     the ends of epochs   early results, timers by event time, what a function reads of the watermark, events that may
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
     Detect,
     Join,
@@ -127,6 +128,8 @@ def _why(graph: LogicalGraph, node: Node) -> Iterator[str]:
             yield f"gives fractions that hang on the order of its rows, by {rounding[1]} in {sql!r}"
     if isinstance(step, Transform):
         yield "is a function of a whole DataFrame, and nobody knows what it goes by"
+    elif isinstance(step, FanOut):
+        yield "has a deadline, so what is in its results hangs on the clock"
     elif is_wild(node) and not any(find_nondeterministic(sql) for sql in expressions_of(node)):
         yield "is declared not to be deterministic"
     if isinstance(step, Timed) and step.time.is_arrival:

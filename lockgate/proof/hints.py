@@ -18,6 +18,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import FlatMap, Map, Part, Process, Step, Where, WindowApply
 from lockgate.proof.samples import is_expression, samples
 
@@ -86,6 +87,8 @@ def put_together(pieces: Sequence[str], word: str) -> Iterator[str]:
 def _functions(step: Step) -> Iterator[FunctionType]:
     if isinstance(step, Map | FlatMap | WindowApply) and isinstance(step.function, FunctionType):
         yield step.function
+    elif isinstance(step, FanOut):
+        yield from (one for one in step.functions.values() if isinstance(one, FunctionType))
     elif isinstance(step, Where | Part) and isinstance(step.condition, FunctionType):
         yield step.condition
     elif isinstance(step, Process):

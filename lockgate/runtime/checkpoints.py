@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import CheckpointDamaged, Failed, Refused
-from lockgate.runtime.checksums import is_whole
+from lockgate.runtime.checksums import checksum_of, is_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ class Checkpoint:
                 return None
             # Elsewhere the file system looks itself.
             with contextlib.suppress(FileNotFoundError):
-                if not is_whole(data, (self.local / _checksum_of(name)).read_bytes()):
+                if not is_whole(data, (self.local / checksum_of(name)).read_bytes()):
                     raise self._damaged(name, "its bytes are not those that its checksum is of")
             return data
         system, path = self._remote(name)
@@ -145,7 +145,7 @@ class Checkpoint:
 
     def remove(self, name: str) -> None:
         """Remove one file, and the checksum beside it."""
-        for one in (name, _checksum_of(name)):
+        for one in (name, checksum_of(name)):
             if self.local is not None:
                 (self.local / one).unlink(missing_ok=True)
             else:
@@ -178,11 +178,6 @@ class Checkpoint:
                 fix="name a local directory",
             )
         return self.spark.sparkContext._jvm
-
-
-def _checksum_of(name: str) -> str:
-    folder, slash, file = name.rpartition("/")
-    return f"{folder}{slash}.{file}.crc"
 
 
 def _as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:

@@ -11,6 +11,18 @@ import zlib
 _MAGIC = b"crc\0"
 
 
+def checksum_of(name: str) -> str:
+    """The file beside another one that has its checksums."""
+    folder, slash, file = name.rpartition("/")
+    return f"{folder}{slash}.{file}.crc"
+
+
+def is_checksum(name: str) -> bool:
+    """Does a file have checksums of another one?"""
+    file = name.rpartition("/")[2]
+    return file.startswith(".") and file.endswith(".crc")
+
+
 def is_whole(data: bytes, sums: bytes) -> bool:
     """Are these the bytes that the sums are of? Sums of a form that is not known say nothing against them."""
     if len(sums) < 8 or not sums.startswith(_MAGIC):

@@ -87,6 +87,12 @@ class Commits:
         for one in self._all():
             one.close()
 
+    def open_seconds(self) -> float | None:
+        """How long the oldest open transaction is open; None where none is."""
+        return max(
+            (open for cluster in self.clusters if (open := cluster.epochs.open_seconds) is not None), default=None
+        )
+
     def clear_errors(self) -> None:
         """What failed before this epoch has nothing to do with it."""
         for one in self._all():

@@ -11,10 +11,11 @@ crash in between repeats the epoch, with the same number and the same rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from lockgate.commit.coordinator import Outcome
 from lockgate.failures import TRIED
 from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
@@ -22,6 +23,7 @@ from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
+from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Tries
@@ -31,6 +33,7 @@ from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import TAG, CompiledOutput
 from lockgate.spark.crashes import CrashDesk
+from lockgate.spark.fanout import Tallies
 from lockgate.spark.timing import LateLog
 
 if TYPE_CHECKING:
@@ -53,17 +56,20 @@ class EpochWriter:
     tables: Tables | None = None
     letters: LetterBox | None = None
     crashes: CrashDesk | None = None
+    tallies: Tallies | None = None  # of fan-outs
     pacer: Pacer | None = None
+    meter: Meter | None = None  # where somebody wants metrics
     first_error: list[Exception] = field(default_factory=list)
     tries: Tries = field(default_factory=Tries)
     past: Past = field(default_factory=Past)  # what the query found when it started
+    on_first: Callable[[], None] | None = None  # what is done when the first epoch has gone through
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
-    _newest: int = -1  # the newest epoch of this query
+    newest: int = -1  # the newest epoch of this query, in hand or written
     _earlier: int = 0  # epochs of queries before it, whose checkpoints are forgotten
 
     def begin_anew(self) -> None:
         """Go on with a fresh checkpoint, whose epochs are numbered from 0; a sink must not take them for repeated."""
-        self._earlier, self._newest = self._earlier + self._newest + 1, -1
+        self._earlier, self.newest = self._earlier + self.newest + 1, -1
         self.first_error.clear()
         self.tries.forget()
 
@@ -71,8 +77,10 @@ class EpochWriter:
         """Write the rows of one epoch; returning means that every sink has its part."""
         try:
             with self.busy:
-                self._newest = epoch
+                self.newest = epoch
                 self.tries.begin(epoch)
+                if self.meter is not None:
+                    self.meter.add_try()
                 is_repeated = self.tries.of(epoch)[0] > 1
                 # Tasks of an epoch that failed before say what they have in hand, in case that it is what they die of.
                 self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated else "")
@@ -81,11 +89,18 @@ class EpochWriter:
                 self.commits.clear_errors()
                 if self.tables is not None:
                     self.tables.choose(epoch)
+                if self.tallies is not None:
+                    self.tallies.begin()
                 self._write(rows, epoch)
+                if self.tallies is not None:
+                    self.tallies.keep(self._earlier + epoch)
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
                 self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
                 if self.pacer is not None:
                     self.pacer.look()
+                if self.on_first is not None:
+                    self.on_first()
+                    self.on_first = None
         except Exception as error:
             if self.crashes is not None:
                 self.crashes.end()
@@ -131,7 +146,7 @@ class EpochWriter:
             outcome = self.commits.resources.commit(
                 epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run
             )
-            self.tries.repeat(number, outcome.tries - 1)
+            self._note(number, outcome)
         for cluster in self.commits.clusters:
             cluster.epochs.claim(epoch, query_run=query.run)  # all, before anything is out in the first of them
         offsets = query.checkpoint.kafka_offsets(number) if self.commits.clusters else {}
@@ -149,7 +164,15 @@ class EpochWriter:
                 ),
                 query_run=query.run,
             )
-            self.tries.repeat(number, outcome.tries - 1)
+            self._note(number, outcome)
+
+    def _note(self, number: int, outcome: Outcome) -> None:
+        """What is told of a commit."""
+        self.tries.repeat(number, outcome.tries - 1)
+        if self.meter is not None:
+            for _ in range(outcome.tries - 1):
+                self.meter.add_try()
+            self.meter.add_commit(outcome.seconds, outcome.written)
 
 
 def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> RecordColumns:

@@ -26,6 +26,7 @@ from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import RunningQuery
+from lockgate.runtime.metrics.figures import add_reasons
 from lockgate.sources.rejects import Rejection, Rejects
 from lockgate.spark.compile import TAG, CompiledOutput
 
@@ -53,6 +54,7 @@ class LetterBox:
     graph: LogicalGraph
     acker: Acker | None = None  # keeps events that are tried again first
     total: int = 0
+    by_reason: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by step, and the kind of reason
     done: dict[int, Counter[int]] = field(default_factory=dict)
     """The events that epochs are done with, by how often each had been tried before; who counts them takes them out."""
     _events: int = 0
@@ -72,7 +74,7 @@ class LetterBox:
                 self.acker.keep(retries, epoch=epoch, run=query.run.replace("-", ""))
                 rejected = [one for one in rejected if not self.acker.may_retry(one)]
                 self.done[epoch] = events - Counter({one.event: one.attempts - 1 for one in retries}.values())
-            self._count((query.id, epoch), len(rejected), events.total())
+            self._count((query.id, epoch), rejected, events.total())
             yield self._with_letters(kept, [self._letter(one, epoch, query.id) for one in rejected])
         except Exception as error:
             if any(mark in str(error) for mark in _LOST):
@@ -98,7 +100,13 @@ class LetterBox:
 
         if not letters:
             return rows
-        log.warning("job %s: %d events became dead letters, e.g. %s", self.job, len(letters), letters[0]["reason"])
+        log.warning(
+            "job %s: %d events became dead letters, e.g. %s",
+            self.job,
+            len(letters),
+            letters[0]["reason"],
+            extra={"epoch": letters[0]["epoch"], "step": letters[0]["step"]},
+        )
         made = self.output.sink.prepare(as_frame(self.spark, letters))
         row = F.struct(*(F.col(f"`{name}`") for name in made.columns))
         given = {TAG: F.lit(self.output.tag), self.output.struct: row}
@@ -142,14 +150,15 @@ class LetterBox:
         )
         return "; ".join(found) or None
 
-    def _count(self, epoch: tuple[str, int], letters: int, events: int) -> None:
+    def _count(self, epoch: tuple[str, int], rejected: Sequence[Rejection], events: int) -> None:
         """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""
         if epoch != self._counted:
             self._counted = epoch
-            self.total += letters
+            self.total += len(rejected)
+            self.by_reason = add_reasons(self.by_reason, [(one.step, one.reason) for one in rejected])
             self._events += events
         limit = self.letters.stop_after
-        if limit is None or not letters:
+        if limit is None or not rejected:
             return
         is_share = isinstance(limit, float)
         if is_share and (self._events < EVENTS_MIN or self.total <= limit * self._events):
@@ -179,11 +188,12 @@ def _without_nul(text: str) -> str:
 
 
 def observed(spark: SparkSession, query: RunningQuery) -> dict[str, Any]:
-    """What was observed on the way of the rows of the epoch that is being written, by name."""
+    """What was told on the way of the rows of the epoch that is being written, by name."""
     session, jvm = spark._jsparkSession, spark.sparkContext._jvm
     metrics = session.streams().get(query.id).streamingQuery().lastExecution().observedMetrics()
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava  # type: ignore[union-attr]
-    return {name: json.loads(row.json())["told"] for name, row in dict(as_java(metrics)).items()}
+    rows = {name: json.loads(row.json()) for name, row in dict(as_java(metrics)).items()}
+    return {name: row["told"] for name, row in rows.items() if "told" in row}  # others count rows for metrics
 
 
 def as_frame(spark: SparkSession, letters: Sequence[Mapping[str, Any]]) -> DataFrame:

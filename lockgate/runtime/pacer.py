@@ -31,6 +31,11 @@ class Pacer:
         self._epoch = -1  # the newest one that was looked at
         self._has_failed = False
 
+    @property
+    def rows(self) -> int:
+        """The most rows that the next epoch takes of a source."""
+        return self._pace.rows
+
     def look(self) -> None:
         """Take what Spark has reported last, and set the limits."""
         if self._has_failed:

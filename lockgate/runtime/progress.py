@@ -25,6 +25,7 @@ class Progress:
     processed: Mapping[str, int] = field(default_factory=dict)  # how many events of this run were processed how often
     delivered: Mapping[str, int] = field(default_factory=dict)
     late_total: int = 0  # rows dropped for being late; native windows are counted by key and window, as Spark does
+    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as `Tally.report` tells it
 
     def line(self) -> str:
         """The progress as one line for people."""
@@ -38,6 +39,11 @@ class Progress:
         ]
         beside = ((self.late_total, "late"), (self.letters_total, "dead letters"), (self.waiting, "to be tried again"))
         parts[3:3] = [f"{count:,} {what}" for count, what in beside if count]
+        parts += [
+            f"{name} p99 {told['latency_ms_p99']:g} ms, {told['partial']:,} of {told['events']:,} partial"
+            for name, told in self.fan_outs.items()
+            if told["events"]
+        ]
         return " | ".join(parts)
 
 
@@ -93,7 +99,7 @@ def is_epoch(report: Mapping[str, Any]) -> bool:
 
 def is_beat(source: Mapping[str, Any]) -> bool:
     """Is it the source of beats, which carries no events?"""
-    offset = _parsed(source.get("endOffset"))
+    offset = parse_offset(source.get("endOffset"))
     return isinstance(offset, dict) and UNTIL_MS in offset
 
 
@@ -128,7 +134,7 @@ def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
 
 
 def _lag(end: Any, latest: Any) -> int | None:
-    end, latest = _parsed(end), _parsed(latest)
+    end, latest = parse_offset(end), parse_offset(latest)
     if not isinstance(end, dict) or not isinstance(latest, dict):
         return None
     if isinstance(end.get("row"), int) and isinstance(latest.get("row"), int):
@@ -142,7 +148,8 @@ def _lag(end: Any, latest: Any) -> int | None:
     return total
 
 
-def _parsed(offset: Any) -> Any:
+def parse_offset(offset: Any) -> Any:
+    """An offset as Spark tells it, as data; None where it is not JSON."""
     if not isinstance(offset, str):
         return offset
     try:

@@ -7,8 +7,10 @@
     the same failure again and again      many times, then no; a run that is to end has less patience
     anything else                         yes
 
-A start comes after a pause: longer ones while no epoch gets done, up to a minute. However good the reasons are, there
-is a limit per hour. A job that waits for a broker that is away for long stays below it, because its pauses are long.
+What is limited is how often a job is started: while no epoch gets done, two starts are further and further apart, up to
+a minute. So one that dies at once is waited for longer and longer; one that has worked for a minute and is killed by
+somebody else is started at once, since a pause would only take from the time it has until the next kill. However good
+the reasons are, there is a limit per hour. A job that waits for a broker that is away for long stays below it.
 """
 
 from __future__ import annotations
@@ -115,8 +117,8 @@ class Restarts:
         """Did it ever get so far as to know where it goes on?"""
         return self.place is not None
 
-    def after(self, ended: Ended, now: float) -> float | GiveUp:
-        """How many seconds to wait before the next start, or why there is none."""
+    def after(self, ended: Ended, now: float, *, lived: float = 0.0) -> float | GiveUp:
+        """How many seconds to wait before the next start, or why there is none; `lived` is for how long it ran."""
         self.place = ended.place if ended.place is not None else self.place
         if ended.final:
             return GiveUp(ended.final)
@@ -137,6 +139,7 @@ class Restarts:
             return GiveUp(f"it was started again {len(self._at)} times within an hour")
         self._at.append(now)
         self.count += 1
-        pause = min(_PAUSE_MAX_SECONDS, _PAUSE_FIRST_SECONDS * 2.0 ** min(self._in_a_row, 16))
+        apart = min(_PAUSE_MAX_SECONDS, _PAUSE_FIRST_SECONDS * 2.0 ** min(self._in_a_row, 16))
         # Jobs that one outage has ended do not come back all at once.
-        return pause * self.rng.uniform(0.5, 1.0)
+        chance = self.rng.uniform(0.5, 1.0)
+        return max(_PAUSE_FIRST_SECONDS * chance, apart * chance - lived)

@@ -16,24 +16,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.steps import Read, Timed, Transform
+from lockgate.dataflow.steps import LateEvents, Letters, Read, Timed, TimedOut, Transform, Write
 from lockgate.errors import BadJob, CheckpointDamaged, EpochFailed, Failed, LockgateError, Refused, TooManyLetters
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.flow import MISSED
 from lockgate.planner.physical import has_state, is_partitioned_alike
-from lockgate.planner.plan import Plan, plan
+from lockgate.planner.plan import Plan, plan, with_partitions
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
 from lockgate.runtime.commits import group_outputs, open_commits
@@ -42,11 +43,19 @@ from lockgate.runtime.forgetting import Forgetting, as_forgotten, forget
 from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
+from lockgate.runtime.libraries import modules_of
+from lockgate.runtime.lifecycle.holding import Hold, alone, hold
+from lockgate.runtime.lifecycle.marker import mark_if_missing, mark_if_new, refuse_other_job
+from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
+from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.runtime.metrics.figures import Names
+from lockgate.runtime.metrics.meter import Facts, Meter
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, is_epoch
-from lockgate.runtime.stateread import check_state, kept_states
+from lockgate.runtime.sourcelist import SourceList
+from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Times, Tries, as_text
 from lockgate.sinks.kafka import KafkaSink
@@ -56,7 +65,8 @@ from lockgate.sources.socket import SocketSource
 from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.jars import connector_jars
-from lockgate.spark.session import SessionPlan, is_local, open_session
+from lockgate.spark.machines import check_machines
+from lockgate.spark.session import SessionPlan, is_local, is_submitted, open_session
 from lockgate.spark.stepping import Stepper, start_stepped
 
 if TYPE_CHECKING:
@@ -75,6 +85,7 @@ GUILTY_MAX = 10
 """More events than these that workers die of, in one epoch, mean that the code is broken, and not the events."""
 
 _POLL_SECONDS = 0.2
+_QUIET_SECONDS = 5.0
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
 _TICK_MS = 2
@@ -104,6 +115,7 @@ class Run:
     _ends_in_silence: bool  # has it to be stopped when it is caught up, because its epochs go on without events?
     _dropped: Callable[[], int]  # the late events that operators have dropped, which Spark's reports do not know
     _crashes: CrashDesk
+    _held: Hold | None = None  # its checkpoint, where that can be held
     _restarts: int = 0
     _guilty: int = 0  # events that workers died with, when the query was started
     _watcher: Watcher = field(default_factory=Watcher)
@@ -113,6 +125,11 @@ class Run:
     _newest: Progress | None = None  # what nobody was told yet
     _stepper: Stepper | None = None  # who says, in a test, what time it is and when an epoch may begin
     _settled: int | None = None  # the newest epoch when it settled; None before the first step of a query
+    _meter: Meter | None = None
+    _rows_per_epoch: int = ROWS_PER_EPOCH
+    _query_starts: int = 1
+    _heap: dict[str, int] = field(default_factory=dict)  # of Spark's driver, at its last report
+    _reported_at: float = 0.0  # by the clock of a machine that runs, when the query reported last
     pulse: Path | None = None  # where it is said that event time goes on without events; None where it never does
     epochs_done: int = 0  # that were reported, at the last look
     goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
@@ -121,6 +138,16 @@ class Run:
     def is_running(self) -> bool:
         """Has the query not ended yet?"""
         return bool(self._query.isActive)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in hand, or the newest one; None before the first."""
+        return None if self._writer.newest < 0 else self._writer.newest
+
+    @property
+    def query_run(self) -> str:
+        """Spark's id of this start of the query, as its own log has it."""
+        return str(self._query.runId)
 
     @property
     def _acker(self) -> Acker | None:
@@ -155,6 +182,7 @@ class Run:
             late_total=newest.late_total + self._dropped(),
             letters_total=0 if letters is None else letters.total,
             waiting=0 if self._acker is None else self._acker.waiting,
+            fan_outs={} if self._writer.tallies is None else self._writer.tallies.report(),
         )
 
     def _look(self) -> None:
@@ -167,10 +195,37 @@ class Run:
             news = self._watcher.take(report)
             if news is not None:
                 self._newest = news
+                if self._meter is not None:
+                    self._meter.take(report)
+                    self._heap, self._reported_at = _heap_bytes(self._writer.spark), time.monotonic()
             if news is not None and is_epoch(report):
                 self.epochs_done += 1
                 done = {0: news.events_total - before} if letters is None else letters.done.pop(news.epoch, {})
                 self._times.add(done, self._writer.tries.of(news.epoch))
+        if self._meter is not None:
+            self._meter.note(self._facts())
+
+    def _facts(self) -> Facts:
+        """What there is to tell for metrics beside Spark's reports."""
+        letters, pacer = self._writer.letters, self._writer.pacer
+        are_counted = letters is not None and letters.output.is_exact and isinstance(letters.output.sink, KafkaSink)
+        return Facts(
+            query_restarts=self._query_starts - 1,
+            late=self._watcher.late_total + self._dropped(),
+            letters={} if letters is None else letters.by_reason,
+            letters_output=None if letters is None or are_counted else letters.output.name,
+            waiting=0 if self._acker is None else self._acker.waiting,
+            processed=as_text(self._times.processed),
+            delivered=as_text(self._times.delivered),
+            rows_per_epoch=self._rows_per_epoch if pacer is None else pacer.rows,
+            heap_bytes=self._heap,
+            tasks_done=_tasks_done(self._writer.spark) if self._is_quiet else {},
+        )
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Has the query not reported for so long that somebody may want to know whether it works on an epoch?"""
+        return time.monotonic() - self._reported_at > _QUIET_SECONDS
 
     def _reports(self, watcher: Watcher) -> list[dict[str, Any]]:
         """The newest report of the query, and those before it where the watcher has missed some."""
@@ -232,6 +287,7 @@ class Run:
         )
         errors.clear()
         self._query = self._start()
+        self._query_starts += 1
         return True
 
     def _has_retries(self) -> bool:
@@ -267,6 +323,7 @@ class Run:
                 self.checkpoint = str(forgetting.begin())
                 self._watcher.begin_anew()
                 self._query = self._start()
+                self._query_starts += 1
                 return True
             except Exception as failed:  # noqa: BLE001 - one more failure in a row, and told if it is the last
                 error, self._writer.first_error = failed, [failed]
@@ -345,6 +402,8 @@ class Run:
             output.sink.close()
         if self._forgetting is not None:
             self._forgetting.close()
+        if self._held is not None:
+            self._held.close()
         error = self._query.exception()
         if error is not None and not self._is_stopping.is_set():
             told = _translate(error, self._writer.first_error, self)
@@ -363,17 +422,23 @@ def run(
     until_caught_up: bool = False,
     rows_per_epoch: int | None = None,
     new_life: bool = False,
+    keep_epochs: int | None = None,
     log_file: Path | None = None,
     wait: bool = True,
     stepper: Stepper | None = None,
+    job_file: Path | None = None,
+    meter: Meter | None = None,
 ) -> Run:
     """Run a job. With `until_caught_up` it returns when all that was there is processed (unless `wait=False`).
 
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
     an at-most-once job, which begins with what comes next. `new_life` begins again under an old name: the checkpoint
-    that is there is put aside, and what is out already will come out again. Raises BadJob or OverClaim before anything
-    runs, and Failed for what happens while running. With a `stepper`, in tests, time stands still and no epoch begins
-    unless it says so, nothing that goes by the clock happens by itself, and `settle` is what waits.
+    that is there is put aside, and what is out already will come out again. `keep_epochs` says how many epochs can be
+    gone back to; older ones are removed from the checkpoint while the job runs, 100 are kept without it. Raises BadJob
+    or OverClaim before anything runs, and Failed for what happens while running. The modules beside `job_file` (without
+    it: the file where the job is declared) that it imports travel to the machines of a cluster. A `meter` takes what
+    metrics are made of. With a `stepper`, in tests, time stands still and no epoch begins unless it says so, nothing
+    that goes by the clock happens by itself, and `settle` is what waits.
     """
     planned = plan(job)
     refusal = planned.refusal()
@@ -389,8 +454,14 @@ def run(
         raise Refused(
             f"rows_per_epoch is {rows_per_epoch}", where=f"job {job.name!r}", fix="take at least one row an epoch"
         )
+    if keep_epochs is not None and keep_epochs < 1:
+        raise Refused(
+            f"keep_epochs is {keep_epochs}", where=f"job {job.name!r}", fix="keep at least one: a restart needs it"
+        )
     _check_sources(planned, start, rows_per_epoch)
-    log_file = log_file or Path(".lockgate") / "logs" / f"{job.name}.spark.log"
+    # What spark-submit has started has a log already: whatever its cluster makes of what a driver says.
+    own_log = Path("stderr") if is_submitted() else Path(".lockgate") / "logs" / f"{job.name}.spark.log"
+    log_file = log_file or own_log
     is_tracked = job.guarantee is not Guarantee.AT_MOST_ONCE
     if checkpoint is not None and not is_tracked:
         raise Refused(
@@ -402,19 +473,33 @@ def run(
         SessionPlan(
             app=f"lockgate {job.name}",
             master=master,
-            jars=connector_jars() if uses_kafka(planned) else (),
+            jars=connector_jars() if uses_kafka(planned) and not is_submitted() else (),
             log_file=log_file.resolve(),
             are_tasks_retried=is_tracked,
             is_real_time=job.mode is Mode.REAL_TIME,
             has_few_rows=stepper is not None,
+            job_file=job_file or Path(job.origin.file),
+            keep_epochs=keep_epochs,
         )
     )
+    if not is_local(spark.sparkContext):
+        _check_machines(planned, spark, checkpoint)
     past = Checkpoint(root=str(checkpoint or default_checkpoint(job.name)), spark=spark) if is_tracked else None
-    kept = {} if past is None or new_life else kept_states(spark, past, planned)
-    initial = InitialStates(past, spark, is_new_life=new_life)
-    tables = Tables(planned.logical.nodes, spark)
-    crashes = CrashDesk(job.name, spark.sparkContext)
+    held: Hold | None = None
     with ExitStack() as opened:
+        if past is not None:
+            refuse_other_job(open_tree(past.root, spark), job.name)  # a new life puts the old one aside
+        if past is not None and not new_life:
+            # Before it is looked at: what is seen there stays so. A refused job leaves no directory behind.
+            held = hold(past.local, job.name) if past.local is not None and past.local.exists() else None
+            if held is not None:
+                opened.callback(held.close)
+            refuse_unfinished(past)
+            planned = with_partitions(planned, kept_partitions(past))
+        kept = {} if past is None or new_life else kept_states(spark, past, planned)
+        initial = InitialStates(past, spark, is_new_life=new_life)
+        tables = Tables(planned.logical.nodes, spark)
+        crashes = CrashDesk(job.name, spark.sparkContext)
         opened.callback(tables.close)
         opened.callback(crashes.close)
         compile_from = partial(
@@ -428,22 +513,30 @@ def run(
             initial=initial.find,
             kept=frozenset(kept),
             checkpoint=None if past is None else past.root,
+            is_counting=meter is not None and job.mode is Mode.MICRO_BATCH,
         )
         compiled = compile_from(start=start)
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
-        if past is not None and native is not None and not new_life:
+        sources = None if past is None else SourceList(past, planned, compiled.parts)
+        if past is not None and native is not None and sources is not None and not new_life:
             native.check()
+            sources.check()
             check_state(past, planned, compiled.operators, kept)
         opened.pop_all()
     idle = _longest_idle(planned)
-    if idle is not None:
-        interval_ms = report_interval(idle) // timedelta(milliseconds=1)
+    silences = [] if idle is None else [idle]
+    if meter is not None:
+        silences.append(timedelta(seconds=meter.limit_seconds))  # a query that says nothing for so long is stuck
+    if silences:
+        interval_ms = report_interval(min(silences)) // timedelta(milliseconds=1)
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", f"{interval_ms}ms")
     forgetting = None if is_tracked else forget(planned, until_caught_up=until_caught_up)
     place = str(checkpoint or default_checkpoint(job.name)) if forgetting is None else str(forgetting.begin())
     with ExitStack() as opened:
         opened.callback(tables.close)
         opened.callback(crashes.close)
+        if held is not None:
+            opened.callback(held.close)
         if forgetting is not None:
             opened.callback(forgetting.close)
         for output in compiled.outputs:
@@ -452,14 +545,31 @@ def run(
                 # Only now: it may make a topic, and a refused job leaves nothing behind.
                 output.sink.check(output.where)
         if new_life and is_tracked:
-            put_aside(Checkpoint(root=place, spark=spark))
+            with alone(Checkpoint(root=place).local, job.name):  # not from under a driver that runs
+                put_aside(Checkpoint(root=place, spark=spark))
+        if held is None and is_tracked:
+            held = hold(Checkpoint(root=place).local, job.name)
+            if held is not None:
+                opened.callback(held.close)
+        tree = open_tree(place, spark)
+        is_marked = not is_tracked or mark_if_new(tree, job.name, datetime.now(timezone.utc))
         initial.keep()
-        if native is not None:
+        if native is not None and sources is not None:
             native.keep()
+            sources.keep()
         tables.open(Checkpoint(root=place, spark=spark))
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
-        writer.crashes = crashes
+        writer.crashes, writer.meter, writer.tallies = crashes, meter, compiled.tallies
+        if meter is not None:
+            meter.begin(
+                _names(planned, compiled),
+                epoch_seconds=planned.physical.epoch.total_seconds(),
+                open_seconds=writer.commits.open_seconds,
+                jvm=_jvm(spark),
+            )
+        if not is_marked:
+            writer.on_first = lambda: mark_if_missing(tree, job.name, datetime.now(timezone.utc))
         if is_paced:
             target = planned.physical.epoch.total_seconds()
             writer.pacer = Pacer(spark, Pace(target, ROWS_FIRST, rows_per_epoch), job=job.name)
@@ -495,9 +605,12 @@ def run(
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
         _dropped=lambda: compiled.dropped.value,
         _crashes=crashes,
+        _held=held,
         _stepper=stepper,
         pulse=compiled.pulse,
         goes_by_clock=compiled.runs_without_rows,
+        _meter=meter,
+        _rows_per_epoch=rows_per_epoch,
     )
     if stepper is not None:
         return started
@@ -515,6 +628,20 @@ def run(
     if until_caught_up and wait:
         started.wait()
     return started
+
+
+def _check_machines(planned: Plan, spark: SparkSession, checkpoint: str | None) -> None:
+    """Look at the cluster before anything is read: tasks of a job with state write to its checkpoint."""
+    nodes = planned.logical.nodes
+    is_written_there = planned.job.guarantee is not Guarantee.AT_MOST_ONCE and any(
+        has_state(node) or isinstance(node.step, Transform) for node in nodes
+    )
+    place = Checkpoint(root=str(checkpoint or default_checkpoint(planned.job.name))).local
+    check_machines(
+        spark.sparkContext,
+        libraries=modules_of(planned),
+        checkpoint=place.absolute() if place is not None and is_written_there else None,
+    )
 
 
 def default_checkpoint(name: str) -> Path:
@@ -550,6 +677,54 @@ def _epoch_writer(
         has_late=MISSED in compiled.frame.columns,
         letters=letters,
     )
+
+
+def _names(planned: Plan, compiled: Compiled) -> Names:
+    """What metrics call the parts of a query."""
+    nodes = planned.logical.nodes
+    reads = [(node.name, node.step.source) for node in nodes if isinstance(node.step, Read)]
+    sources = {f"[{source.topic}]": name for name, source in reads if isinstance(source, KafkaSource)}
+    # What Spark calls the others tells little; where there is one, it is all that is left.
+    others = [name for name, source in reads if not isinstance(source, KafkaSource)]
+    sources |= {"": others[0]} if len(others) == 1 else {f"[{name}]": name for name in others}
+    topics = [
+        (one.sink.topic, one.name)
+        for one in compiled.outputs
+        if one.is_exact and isinstance(one.sink, KafkaSink) and one.sink.topic is not None
+    ]
+    times = Counter(topic for topic, _ in topics)
+    return Names(
+        sources=sources,
+        steps=compiled.stateful,
+        # What comes to an output, and beside a step (late events, letters), is counted there.
+        inputs={
+            node.name: node.inputs
+            for node in nodes
+            if node.inputs and not isinstance(node.step, Write | Letters | LateEvents | TimedOut)
+        },
+        outputs={one.tag or 0: one.name for one in compiled.counted},
+        topics={topic: name for topic, name in topics if times[topic] == 1},
+    )
+
+
+def _jvm(spark: SparkSession) -> int | None:
+    """The process of Spark's driver, where we have started it."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    return None if process is None else int(process.pid)
+
+
+def _tasks_done(spark: SparkSession) -> dict[int, int]:
+    """The tasks that have ended, by stage that is being worked on."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+    return {stage: info.numCompletedTasks for stage, info in stages.items() if info is not None}
+
+
+def _heap_bytes(spark: SparkSession) -> dict[str, int]:
+    """The heap of Spark's driver, as its JVM tells it."""
+    jvm: Any = spark.sparkContext._jvm
+    heap = jvm.java.lang.Runtime.getRuntime()
+    return {"used": int(heap.totalMemory() - heap.freeMemory()), "max": int(heap.maxMemory())}
 
 
 def _letter_box(planned: Plan, compiled: Compiled, checkpoint: Checkpoint, spark: SparkSession) -> LetterBox | None:

@@ -14,6 +14,7 @@ from typing import Any
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Join, Keyed
 from lockgate.errors import Failed, Refused
+from lockgate.failures import first_cause
 from lockgate.guarantees import Guarantee
 from lockgate.operators.contract import Key, StepFailed
 from lockgate.operators.statejson import key_texts
@@ -73,6 +74,7 @@ def iterate_state(
 def _read(
     planned: Plan, node: Node, place: str, key: Sequence[str | None] | None, epoch: int | None
 ) -> Iterator[tuple[Key, dict[str, Any]]]:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     job = planned.job
@@ -98,11 +100,11 @@ def _read(
         raise Failed(
             f"the state cannot be shown: {failed.reason}", where=node.where, fix="mend get_state of the function"
         ) from failed
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise Failed(
-            f"Spark cannot read the state: {str(error).splitlines()[0]}",
+            f"Spark cannot read the state: {first_cause(str(error))}",
             where=f"{node.where}; checkpoint {place}",
-            fix="see that the checkpoint is whole; an older epoch may be gone",
+            fix=f"see what is wrong with it: lockgate checkpoints verify --checkpoint {place}",
         ) from error
 
 

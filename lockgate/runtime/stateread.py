@@ -23,6 +23,7 @@ from lockgate.operators.page import read_states
 from lockgate.operators.pages import INDEX, Index
 from lockgate.operators.views import show_state
 from lockgate.planner.logical import Node, is_operator
+from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.spark.keyed import state_name, time_mode
@@ -85,16 +86,16 @@ def check_state(
 
     What each step keeps is compared where it is read, in the first epoch.
     """
-    epochs = checkpoint.epochs("offsets")
-    if not epochs or not any(isinstance(node.step, Keyed | Join) for node in planned.logical.nodes):
+    if not checkpoint.epochs("offsets") or not any(has_state(node) for node in planned.logical.nodes):
         return
-    kept, asked = _settings(checkpoint, epochs[-1]).get("conf", {}).get(_PARTITIONS), planned.physical.state_partitions
-    if kept is not None and int(kept) != asked:
+    kept, asked = kept_partitions(checkpoint), planned.physical.state_partitions
+    if kept is not None and kept != asked:
         raise Refused(
-            f"the state in the checkpoint is dealt out to {kept} tasks, and {asked} are asked for: keys would not be"
-            " found again",
+            f"the state in the checkpoint is dealt out to {kept} tasks, and .parallel({asked}) asks for {asked}: keys"
+            " would not be found again",
             where=f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}",
-            fix=f"say .parallel({kept}); or begin again with everything: lockgate run --new-life",
+            fix=f"deal it out anew: lockgate checkpoints rescale FILE --partitions {asked}; or say .parallel({kept}),"
+            " or nothing, and it goes on with what it has",
         )
     for name, described in operators.items():
         operator, now = found.get(state_name(name)), _TIMES[time_mode(described.operator.time)]
@@ -107,6 +108,18 @@ def check_state(
                 fix="bring the step back to what it was (event time, timers and times to live decide this);"
                 " or begin again with everything: lockgate run --new-life",
             )
+
+
+def kept_partitions(checkpoint: Checkpoint) -> int | None:
+    """How many partitions the state in a checkpoint has; None where there is none, or it does not say so."""
+    epochs = checkpoint.epochs("offsets")
+    return state_partitions(checkpoint, epochs[-1]) if epochs else None
+
+
+def state_partitions(checkpoint: Checkpoint, epoch: int) -> int | None:
+    """The same of one epoch."""
+    told = _settings(checkpoint, epoch).get("conf", {}).get(_PARTITIONS)
+    return None if told is None else int(told)
 
 
 def find_moment(checkpoint: Checkpoint, epoch: int | None) -> Moment:
@@ -153,7 +166,7 @@ def read_operator(
             fix="the step had another name when it ran, or has not run yet",
         )
     # Where several outputs go through a step it may run several times, each with the same state.
-    rows = _read(spark, checkpoint, found[0].id, moment).option("stateVarName", name).load(checkpoint.root)
+    rows = read_state_of(spark, checkpoint, found[0].id, name, moment)
     cells = rows.selectExpr("partition_id", "user_map_key.name AS name", "user_map_value.content AS content")
     indexes = {row["partition_id"]: Index(row["content"]) for row in cells.where(f"name = '{INDEX}'").collect()}
     evolutions = {
@@ -237,6 +250,12 @@ def _as_pairs(rows: DataFrame, length: int) -> Iterator[tuple[Key, dict[str, Any
     for key, value in rows.select(*told).toLocalIterator():
         parts = list(json.loads(key).items())
         yield tuple(part for _, part in parts[:length]), {**dict(parts[length:]), **json.loads(value)}
+
+
+def read_state_of(spark: SparkSession, checkpoint: Checkpoint, operator: int, name: str, moment: Moment) -> DataFrame:
+    """The rows of one state of an operator of ours, with the columns that Spark's reader gives them."""
+    rows: DataFrame = _read(spark, checkpoint, operator, moment).option("stateVarName", name).load(checkpoint.root)
+    return rows
 
 
 def _read(spark: SparkSession, checkpoint: Checkpoint, operator: int, moment: Moment) -> Any:

@@ -13,8 +13,11 @@ beside it (a plan, a supervisor) stays with the program: a query that ends with 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deletes import DELETED
@@ -22,13 +25,16 @@ from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.wire import hosts_of
-from lockgate.runtime.checkpoints import running_query
+from lockgate.runtime.checkpoints import RunningQuery, running_query
+from lockgate.runtime.lifecycle.holding import hold
+from lockgate.runtime.lifecycle.marker import mark_if_missing
+from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
 from lockgate.spark.session import refuse_speculation
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logging.getLogger(__name__)
@@ -92,10 +98,15 @@ def write_stream(
     if name in _open:
         _open[name].close()
     _open[name] = kafka
+    held: set[str] = set()  # starts of the query that hold their checkpoint
+    marked: set[str] = set()  # checkpoints that say whose they are
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
     def write(rows: DataFrame, epoch: int) -> None:
         query = running_query(spark)
+        if query.run not in held:
+            _hold_until_it_ends(query, name, spark)
+            held.add(query.run)
         try:
             kafka.commit(
                 query.checkpoint.epoch(epoch, query.id),
@@ -111,9 +122,27 @@ def write_stream(
             if told is not None and told is not error:
                 raise told from error
             raise
+        if query.checkpoint.root not in marked:
+            mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(timezone.utc))
+            marked.add(query.checkpoint.root)
 
     writer = dataframe.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     return writer.foreachBatch(write)
+
+
+def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> None:
+    """Let no command change the checkpoint of a query that runs."""
+    held = hold(query.checkpoint.local, name)
+    if held is None:
+        return
+    running = spark._jsparkSession.streams().get(query.id)
+
+    def let_go() -> None:
+        with contextlib.suppress(Exception):  # how it ended is told to the program
+            running.awaitTermination()
+        held.close()
+
+    threading.Thread(target=let_go, name=f"lockgate-hold-{name}", daemon=True).start()
 
 
 def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:

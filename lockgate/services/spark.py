@@ -93,9 +93,12 @@ class SparkCluster:
         root: the directory of the cluster's settings, logs and work.
         cores: of each Worker.
         memory_mib: what each Worker gives to its executors.
+        python: the Python of the machines, which then knows nothing of ours; without it they have the owner's.
     """
 
-    def __init__(self, root: Path, *, workers: int = 2, cores: int = 1, memory_mib: int = 1024) -> None:
+    def __init__(
+        self, root: Path, *, workers: int = 2, cores: int = 1, memory_mib: int = 1024, python: Path | None = None
+    ) -> None:
         if min(workers, cores, memory_mib) < 1:
             raise BadMachine(
                 "A Spark cluster needs a Worker, and every Worker a core and some memory.",
@@ -103,7 +106,7 @@ class SparkCluster:
                 "ask for one or more of each",
             )
         self.root = root.absolute()
-        self.workers, self.cores, self.memory_mib = workers, cores, memory_mib
+        self.workers, self.cores, self.memory_mib, self.python = workers, cores, memory_mib, python
         self._running: _Running | None = None
 
     def __enter__(self) -> "SparkCluster":
@@ -267,8 +270,8 @@ class SparkCluster:
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "JDK_JAVA_OPTIONS": java_options.strip(),
             "TMPDIR": str(home / "tmp"),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": _python_path(),
+            "PYSPARK_PYTHON": str(self.python or sys.executable),
+            "PYTHONPATH": "" if self.python is not None else _python_path(),
         }
 
     def _start_guard(self, cluster: Mark) -> "subprocess.Popen[bytes]":

@@ -142,7 +142,8 @@ class KafkaEpochs:
     def _refuse_second_adoption(self) -> None:
         """A checkpoint is adopted once. Later an empty ledger is a lost one, and to adopt again would be to guess."""
         group = transactional_id(self.job)
-        if not self._has_committed() and self._connection.has_group_offsets(group):
+        # On a cluster that never had a group, the topic of their offsets is made when the first one is asked for.
+        if not self._has_committed() and asked(lambda: self._connection.has_group_offsets(group), self.where):
             raise LedgerMismatch(
                 f"job {self.job!r} was adopted before: it has committed offsets as group {group!r}, but its ledger is"
                 " empty or gone",
@@ -171,6 +172,11 @@ class KafkaEpochs:
         with self._committing:
             self._coordinator.enter(query_run)
             self._coordinator.claim(epoch)
+
+    @property
+    def open_seconds(self) -> float | None:
+        """How long the transaction is open; None where none is."""
+        return self._coordinator.open_seconds
 
     def clear_error(self) -> None:
         """What failed before this epoch has nothing to do with it."""

@@ -64,6 +64,10 @@ class FileSource(Source):
     def places(self) -> frozenset[tuple[str, str]]:
         return name_directory(self.path)
 
+    @property
+    def offsets_of(self) -> str:
+        return next(place for _, place in self.places)
+
     def columns(self, where: str) -> Schema:
         columns = parse_ddl(self.value, where)
         refuse_hidden_not_null(columns, where)

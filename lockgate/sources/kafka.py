@@ -68,6 +68,10 @@ class KafkaSource(Source):
     def places(self) -> frozenset[tuple[str, str]]:
         return name_topic(self.servers, self.topic)
 
+    @property
+    def offsets_of(self) -> str:
+        return f"topic {self.topic}"  # its brokers may move
+
     def columns(self, where: str) -> Schema:
         for name, text in (("topic", self.topic), ("servers", self.servers)):
             if not isinstance(text, str) or not text or (name == "topic" and "," in text):

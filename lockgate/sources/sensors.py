@@ -72,6 +72,11 @@ class SensorSource(NumberedSource):
         object.__setattr__(self, "events", events)
 
     @property
+    def offsets_of(self) -> str:
+        shape = f"disorder {self.disorder}, gaps {self.gaps}, since {self.begin.isoformat()}"
+        return f"{self.sensors} sensors every {self.every}, seed {self.seed}, {shape}"
+
+    @property
     def ability(self) -> SourceAbility:
         return SourceAbility(is_replayable=True, reason="a reading is made again from its seed and number")
 

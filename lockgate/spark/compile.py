@@ -10,7 +10,7 @@ Every step is analysed by Spark here, before anything runs: what the planner cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -23,6 +23,7 @@ from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, PLACE, POSITION, POSITION_DDL, Reading, Sink
 from lockgate.dataflow.eventtime import EventTime, Late
 from lockgate.dataflow.exchange import Strategy
+from lockgate.dataflow.fanout import FanOut, Partial
 from lockgate.dataflow.schema import parse_ddl, quote
 from lockgate.dataflow.state import check_travels
 from lockgate.dataflow.steps import (
@@ -59,11 +60,14 @@ from lockgate.operators.process import ProcessOperator
 from lockgate.planner.flow import MISSED
 from lockgate.planner.forms import as_sql, has_late_events
 from lockgate.planner.logical import Node, is_operator
-from lockgate.planner.physical import is_exact
+from lockgate.planner.physical import has_state, is_exact
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import read_expression
+from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
+from lockgate.spark.counting import count_outputs, count_step
+from lockgate.spark.fanout import FanOutStep, Tallies, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
 from lockgate.spark.keyed import SIDE, Place, apply_operator, side_column, state_name
 from lockgate.spark.keys import Begun, keyed_frame
@@ -123,6 +127,9 @@ class Compiled:
     parts: tuple[tuple[str, ...], ...]  # the steps of each part of the query, in the order in which Spark numbers them
     rejects: Rejects | None  # takes events that cannot be used; None where they stop the job
     letters: CompiledOutput | None  # the output that they go to: the query has none of its rows, the run adds them
+    stateful: tuple[str, ...]  # the steps with state, in the order in which Spark reports them
+    counted: tuple[CompiledOutput, ...]  # the outputs whose rows are counted at the end of the query
+    tallies: Tallies | None  # what fan-outs count; None where there are none
 
 
 @dataclass(frozen=True)
@@ -192,13 +199,14 @@ def compile_plan(
     kept: frozenset[str] = frozenset(),
     checkpoint: str | None = None,
     before: Compiled | None = None,
+    is_counting: bool = False,
 ) -> Compiled:
     """The DataFrame of a plan; raises BadJob for what only Spark could find to be wrong.
 
     Workers ask for the snapshots of tables at `tables`, and tell at `crashes` what they may die with. What the keys of
     a step begin with is asked of `initial`. States of the names in `kept` are in the checkpoint; events that come once
     more lie beside it. Where a run has compiled its plan `before`, and goes on with what comes next, it goes on with
-    the pulse and the counts that it has.
+    the pulse and the counts that it has. Rows are counted for metrics where `is_counting` says so.
     """
     from pyspark.errors import PySparkException
 
@@ -210,13 +218,15 @@ def compile_plan(
     pulse = new_pulse() if _goes_on_in_silence(planned) else None
     dropped = spark.sparkContext.accumulator(0)
     rejects = None if planned.job.dead_letters is None else Rejects(spark)
+    has_fan_out = any(isinstance(node.step, FanOut) for node in planned.logical.nodes)
+    tallies = Tallies(spark) if has_fan_out else None
     if before is not None:
-        pulse, dropped, rejects = before.pulse, before.dropped, before.rejects
+        pulse, dropped, rejects, tallies = before.pulse, before.dropped, before.rejects, before.tallies
     beats = None if pulse is None else read_beats(spark, pulse)
     for node in planned.logical.nodes:
         if isinstance(node.step, ReadTable):
             continue  # it is read by the driver, and not as a frame
-        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in _fed_by(node, planned)]
+        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in fed_by(node, planned)]
         try:
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)
@@ -232,8 +242,13 @@ def compile_plan(
                 frames[node.name] = _read(node.step, spark, reading)
             elif isinstance(node.step, Letters):
                 frames[node.name] = _no_letters(spark)
+            elif isinstance(node.step, FanOut) and tallies is not None:
+                frames[node.name] = _fanned_out(inputs[0], node.step, node, tallies, rejects, crashes)
             else:
                 frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects, crashes)
+            is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
+            if is_counting and not is_cut and not isinstance(node.step, Letters | Write):
+                frames[node.name] = count_step(frames[node.name], node.name)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
                 sink = node.step.sink if is_tracked else node.step.sink.untracked()
@@ -262,9 +277,14 @@ def compile_plan(
         for tag, one in enumerate(written)
     )
     passes = _passes(written)
+    parts = tuple(_steps_before(written[tags[0]].end, planned) for tags in passes)
+    _refuse_several_fans(planned, parts)
     frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes, rejects)
     if rejects is not None:
         frame = _without_refused(frame, outputs, rejects)
+    counted = tuple(output for output, one in zip(outputs, written, strict=True) if is_counting and _is_counted(one))
+    if counted:
+        frame = count_outputs(frame, TAG, [output.tag for output in counted])
     return Compiled(
         frame=frame,
         outputs=outputs,
@@ -272,10 +292,28 @@ def compile_plan(
         pulse=pulse,
         runs_without_rows=any(one.operator.time in (Time.WALL, Time.BOTH) for one in operators.values()),
         dropped=dropped,
-        parts=tuple(_steps_before(written[tags[0]].end, planned) for tags in passes),
+        parts=parts,
         rejects=rejects,
         letters=next((output for output, one in zip(outputs, written, strict=True) if one.is_letters), None),
+        stateful=tuple(step for tags in passes for step in _reported(written[tags[0]].end, planned)),
+        counted=counted,
+        tallies=tallies,
     )
+
+
+def _is_counted(one: _Written) -> bool:
+    """Are its rows counted in the query? Transactions count their own, late ones are cut off later, letters added."""
+    by_itself = one.is_exact and isinstance(one.sink, KafkaSink)
+    return not (by_itself or one.is_letters or MISSED in one.frame.columns or isinstance(one.sink, LateLog))
+
+
+def _reported(name: str, planned: Plan) -> Iterator[str]:
+    """The steps with state that lead to a step, from the last one back, as Spark goes through a query."""
+    node = planned.logical.node(name)
+    if has_state(node):
+        yield name
+    for before in node.inputs if _is_side_of_operator(node, planned) else fed_by(node, planned):
+        yield from _reported(before, planned)
 
 
 def _passes(outputs: Sequence[_Written]) -> list[list[int]]:
@@ -295,15 +333,28 @@ def _steps_before(name: str, planned: Plan) -> tuple[str, ...]:
     while left:
         one = left.pop()
         reached.add(one)
-        left += _fed_by(planned.logical.node(one), planned)
+        left += fed_by(planned.logical.node(one), planned)
     return tuple(node.name for node in planned.logical.nodes if node.name in reached)
+
+
+def _refuse_several_fans(planned: Plan, parts: Sequence[Sequence[str]]) -> None:
+    """Refuse a fan-out that would be computed more than once: each time there may be other scores."""
+    for node in planned.logical.nodes:
+        if isinstance(node.step, FanOut) and sum(node.name in part for part in parts) > 1:
+            raise BadJob(
+                f"{node.kind} {node.name!r} would call its functions once for each of several outputs, and each could"
+                " get other scores",
+                where=node.where,
+                fix="let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or"
+                " write its results to a topic, and go on from there in a job of its own",
+            )
 
 
 def _goes_on_in_silence(planned: Plan) -> bool:
     return any(isinstance(node.step, Timed) and node.step.time.idle is not None for node in planned.logical.nodes)
 
 
-def _fed_by(node: Node, planned: Plan) -> tuple[str, ...]:
+def fed_by(node: Node, planned: Plan) -> tuple[str, ...]:
     """The steps whose rows a step takes: late events are not results of a native window, but what came to it."""
     if isinstance(node.step, TableJoin):
         return node.inputs[:1]
@@ -674,7 +725,7 @@ def _branch(planned: Plan, output: Node) -> _Branch | None:
     if isinstance(node.step, Part):
         condition = _Sql(node.name, node.step.condition)
         return _Branch(node.inputs[0], (condition, *reversed(conditions)), select, select_step=select_step)
-    branch = _side_branch(planned, node)
+    branch = _Branch(node.name) if isinstance(node.step, FanOut) else _side_branch(planned, node)
     if branch is None:
         return None
     return replace(branch, conditions=(*reversed(conditions),), select=select, select_step=select_step)
@@ -831,6 +882,32 @@ def _merged(inputs: list[DataFrame], planned: Plan, node: Node) -> DataFrame:
             fix="select the same columns on both sides first",
         )
     return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), inputs)
+
+
+def _fanned_out(
+    frame: DataFrame,
+    step: FanOut,
+    node: Node,
+    tallies: Tallies,
+    rejects: Rejects | None,
+    crashes: Address | None,
+) -> DataFrame:
+    functions = dict(step.functions)
+    for function in functions.values():
+        check_travels(function, node.where)
+    fan = FanOutStep(
+        name=node.name,
+        where=node.where,
+        functions=functions,
+        deadline_seconds=step.deadline.total_seconds(),
+        in_flight=step.in_flight,
+        goes_on_partial=step.partial is Partial.PUBLISH,
+        identity=tallies.identity,
+        tallies=tallies.told,
+        rejects=None if rejects is None else rejects.told,
+        crashes=crashes,
+    )
+    return apply_fan_out(frame, fan, step.schema)
 
 
 def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.types import StructField
+
+
+class Rejecter(Protocol):
+    """A step of a worker, as far as it is about rows that have no result: its names, and who takes these rows."""
+
+    @property
+    def name(self) -> str:
+        """In the plan."""
+
+    @property
+    def where(self) -> str:
+        """As errors name it."""
+
+    @property
+    def rejects(self) -> Accumulator[list[str]] | None:
+        """Takes the rows that it fails on; None where they stop the job."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class RowError(Exception):
     """Raised in a worker; its message is the token that carries the failure home."""
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
     """Why a row has no result; another attempt cannot help where it is final."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
@@ -58,7 +74,7 @@ def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str])
     from pyspark.sql.types import StructType
 
     kept = [field for field in frame.schema.fields if field.name in hidden]
-    made = frame.schema.fields if step.kind == "where" else _fields(ddl) + kept
+    made = frame.schema.fields if step.kind == "where" else fields_of(ddl) + kept
     schema = StructType(made)
     arrow = to_arrow_schema(schema, timezone="UTC")
     names = tuple(frame.columns)
@@ -74,7 +90,8 @@ def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str])
     return with_empty(frame, lists).mapInArrow(run, schema)
 
 
-def _fields(ddl: str) -> list[StructField]:
+def fields_of(ddl: str) -> list[StructField]:
+    """The columns of a DDL string, as Spark has them."""
     from pyspark.sql.types import StructType
 
     parsed = StructType.fromDDL(ddl)
@@ -91,36 +108,36 @@ def _apply_batch(
 ) -> pa.RecordBatch:
     import pyarrow as pa
 
-    batch, rows = _read_rows(batch, step, names)
+    batch, rows = read_rows(batch, step, names)
 
-    def put_aside(index: int, unfit: _Unfit) -> None:
-        _put_aside(step, *_seen(rows[index]), _original(batch, index, names), unfit)
+    def leave_out(index: int, unfit: Unfit) -> None:
+        put_aside(step, *seen_as(rows[index]), original_of(batch, index, names), unfit)
 
     if step.kind == "where":
         keep = []
         for index, row in enumerate(rows):
             try:
                 keep.append(_call(step, row, watch))
-            except _Unfit as unfit:
-                put_aside(index, unfit)
+            except Unfit as unfit:
+                leave_out(index, unfit)
                 keep.append(False)
         return batch.filter(pa.array(keep, type=pa.bool_()))
     results: list[_Result] = []
     for index, row in enumerate(rows):
         try:
             made = _call(step, row, watch)
-        except _Unfit as unfit:
-            put_aside(index, unfit)
+        except Unfit as unfit:
+            leave_out(index, unfit)
             continue
         results += [_Result(index, child, values) for child, values in enumerate(made)]
     while (unfit_rows := _unfit_rows(results, step, schema)) is not None:
         for index, told in unfit_rows.items():
-            put_aside(index, told)
+            leave_out(index, told)
         results = [result for result in results if result.parent not in unfit_rows]
     return _as_batch(batch, results, step, names, kept, schema)
 
 
-def _read_rows(batch: pa.RecordBatch, step: RowStep, names: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Row]]:
+def read_rows(batch: pa.RecordBatch, step: Rejecter, names: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Row]]:
     """The rows as the author's function gets them, and the batch without those that Python cannot have."""
     import pyarrow as pa
     from pyspark.sql import Row
@@ -140,12 +157,13 @@ def _read_rows(batch: pa.RecordBatch, step: RowStep, names: tuple[str, ...]) -> 
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this row's
                 shown = str({names[at]: repr(batch.column(at)[index]) for at in seen if not names[at].startswith("_")})
                 place = batch.column(names.index(POSITION))[index].as_py() if POSITION in names else None
-                unfit = _Unfit(f"Python cannot have a value of it: {type(error).__name__}: {error}")
-                _put_aside(step, place, shown, _original(batch, index, names), unfit)
+                unfit = Unfit(f"Python cannot have a value of it: {type(error).__name__}: {error}")
+                put_aside(step, place, shown, original_of(batch, index, names), unfit)
         return batch.take(pa.array(kept, type=pa.int64())), rows
 
 
-def _original(batch: pa.RecordBatch, index: int, names: tuple[str, ...]) -> dict[str, Any] | None:
+def original_of(batch: pa.RecordBatch, index: int, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """What the source gave for a row of a batch; None where nobody needs it."""
     return batch.column(names.index(ORIGINAL))[index].as_py() if ORIGINAL in names else None
 
 
@@ -191,10 +209,10 @@ def _as_batch(
 def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
     """What the function makes of a row: whether it stays ("where"), or the rows that it becomes, as tuples."""
     if watch is not None:
-        place, shown = _seen(row)
+        place, shown = seen_as(row)
         reason = watch.take(InHand(step.name, place, shown))
         if reason is not None:
-            raise _Unfit(reason, is_final=True)
+            raise Unfit(reason, is_final=True)
     try:
         with deadline(step.timeout_seconds):
             made = step.function(row)
@@ -202,17 +220,17 @@ def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
                 return bool(made)
             # A generator runs the author's code while it is read.
             return [_as_tuple(one, step) for one in ([made] if step.kind == "map" else _as_list(made))]
-    except _Unfit:
+    except Unfit:
         raise
     except TimedOut:
-        raise _Unfit(f"it took longer than {step.timeout_seconds:g} seconds") from None
+        raise Unfit(f"it took longer than {step.timeout_seconds:g} seconds") from None
     except BaseException as error:  # sys.exit is one that is no Exception
-        raise _Unfit(f"{type(error).__name__}: {error}") from error
+        raise Unfit(f"{type(error).__name__}: {error}") from error
 
 
 def _as_list(result: Any) -> list[Any]:
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-        raise _Unfit(f"flat_map returns an iterable of rows, not {type(result).__name__}")
+        raise Unfit(f"flat_map returns an iterable of rows, not {type(result).__name__}")
     return list(result)
 
 
@@ -227,13 +245,13 @@ def _as_tuple(result: Any, step: RowStep) -> tuple[Any, ...]:
         if not unknown and not missing:
             return tuple(result[name] for name in step.columns)
         told = f"lacks {sorted(missing)}" if missing else f"has {sorted(unknown)} beside it"
-        raise _Unfit(f"the result {told}; its schema has {', '.join(step.columns)}")
+        raise Unfit(f"the result {told}; its schema has {', '.join(step.columns)}")
     if isinstance(result, tuple | list) and len(result) == len(step.columns):
         return tuple(result)
-    raise _Unfit(f"{result!r} is not a dict or tuple of ({', '.join(step.columns)})")
+    raise Unfit(f"{result!r} is not a dict or tuple of ({', '.join(step.columns)})")
 
 
-def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dict[int, _Unfit] | None:
+def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dict[int, Unfit] | None:
     """The rows whose results have values that their columns cannot hold, with the reason; None where all fit."""
     import pyarrow as pa
 
@@ -245,7 +263,7 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
                 raise ValueError(f"{name} is NOT NULL")
         except Exception:
             # Once more, one by one, to find the rows that do not fit.
-            found: dict[int, _Unfit] = {}
+            found: dict[int, Unfit] = {}
             for result in results:
                 try:
                     if result.values[place] is None and not field.nullable:
@@ -253,14 +271,14 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
                     pa.array([result.values[place]], type=field.type)
                 except Exception as error:  # noqa: BLE001 - an object may raise whatever it likes when it is read
                     told = f"{name}={result.values[place]!r} is not of type {field.type}: {str(error).splitlines()[0]}"
-                    found.setdefault(result.parent, _Unfit(told))
+                    found.setdefault(result.parent, Unfit(told))
             if not found:
                 raise
             return found
     return None
 
 
-def _seen(row: Row) -> tuple[dict[str, Any] | None, str]:
+def seen_as(row: Row) -> tuple[dict[str, Any] | None, str]:
     """The place of a row, and the row as people are shown it."""
     values = row.asDict()
     place = values.get(POSITION)  # an author may have made a column of this name
@@ -268,8 +286,8 @@ def _seen(row: Row) -> tuple[dict[str, Any] | None, str]:
     return known, str({name: value for name, value in values.items() if not name.startswith("_")})
 
 
-def _put_aside(
-    step: RowStep, place: Mapping[str, Any] | None, shown: str, original: Mapping[str, Any] | None, unfit: _Unfit
+def put_aside(
+    step: Rejecter, place: Mapping[str, Any] | None, shown: str, original: Mapping[str, Any] | None, unfit: Unfit
 ) -> None:
     """Let a row that has no result become a letter; or stop the job."""
     if step.rejects is not None:

@@ -65,6 +65,7 @@ _HDFS_OF_SPARK = (
 EXPECTED_FILE = Path(__file__).with_name("jars.sha256")
 STALL = timedelta(seconds=60)
 """A fetch that brings nothing for so long is given up: Ivy itself would wait for minutes on a dead network."""
+_TRIES = 2  # a server that has to get a file first may be that slow once
 
 Progress = Callable[[str], None]
 
@@ -305,26 +306,33 @@ def _resolve(wanted: JarSet, aside: Path, log: Path, progress: Progress) -> list
         [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     command = [sys.executable, "-m", __name__, str(aside / "ivy"), str(listing), *wanted.coordinates]
-    with log.open("wb") as output:
-        # A session of its own, so that Python and the JVM under it can be ended together.
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=aside,
-            env=environ,
-            start_new_session=True,
-        )
-    try:
-        _watch(child, aside / "ivy" / "cache", progress)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    if child.returncode != 0:
+    for tries_left in reversed(range(_TRIES)):
+        with log.open("wb") as output:
+            # A session of its own, so that Python and the JVM under it can be ended together.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=aside,
+                env=environ,
+                start_new_session=True,
+            )
+        try:
+            has_ended = _watch(child, aside / "ivy" / "cache", progress)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        if child.returncode == 0:
+            break
+        stalled = f"nothing has come for {STALL.total_seconds():.0f} s"
+        if not has_ended and tries_left:
+            progress(f"  {stalled}; trying once more")
+            continue
         raise BadMachine(
-            f"The jars {wanted.name!r} are not in the cache and could not be fetched: {_cause(log)}",
+            f"The jars {wanted.name!r} are not in the cache and could not be fetched: "
+            f"{_cause(log) if has_ended else stalled}",
             f"cache {cache_directory()}; log {log}",
             "give this machine access to Maven Central (or a mirror: DEFAULT_ARTIFACT_REPOSITORY=...) and run: "
             f"{wanted.command}. Without a network, copy {cache_directory()} from a machine that has it, to the same "
@@ -333,8 +341,8 @@ def _resolve(wanted: JarSet, aside: Path, log: Path, progress: Progress) -> list
     return [aside / "ivy" / "jars" / name for name in json.loads(listing.read_text())]
 
 
-def _watch(child: "subprocess.Popen[bytes]", ivy: Path, progress: Progress) -> None:
-    """Wait for the child's end; tell how much has come; return early when nothing comes any more."""
+def _watch(child: "subprocess.Popen[bytes]", ivy: Path, progress: Progress) -> bool:
+    """Wait for the child's end, telling how much has come; False where nothing comes any more."""
     seen, told = 0, 0
     moved = time.monotonic()
     while child.poll() is None:
@@ -347,7 +355,8 @@ def _watch(child: "subprocess.Popen[bytes]", ivy: Path, progress: Progress) -> N
             told = seen
             progress(f"  {seen // 1_000_000} MB")
         if time.monotonic() - moved > STALL.total_seconds():
-            return
+            return False
+    return True
 
 
 def _bytes_in(directory: Path) -> int:

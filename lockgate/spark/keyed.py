@@ -35,7 +35,7 @@ from lockgate.faultpoints import FaultPoint, arm, armed, reach
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values, Watch
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.evolution import Declared, adapt
-from lockgate.operators.page import Groups
+from lockgate.operators.page import Groups, bucket_numbers
 from lockgate.operators.pages import Pages
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
@@ -57,7 +57,9 @@ SIDE = "__side"
 """Column of what an operator with several sides gives: the number of the side that a row belongs to."""
 
 _BATCH_ROWS = 10_000
-_OWNER = "owner"
+OWNER = "owner"
+"""The state that says whose pages a bucket holds."""
+
 _WALL = "__wall"
 _PLACE = ("__source", "__part", "__at", "__child")
 # In the last form Spark runs an epoch at every trigger, with rows or without, and tells both times.
@@ -251,8 +253,7 @@ def _pack(frame: DataFrame, partitions: int, *, is_told: bool) -> DataFrame:
             if not given.num_rows:
                 continue
             batch = with_nulls(given, lists)
-            # numpy's remainder of a negative number is not negative.
-            numbers = np.mod(batch.column(0).to_numpy(), partitions)
+            numbers = bucket_numbers(batch.column(0).to_numpy(), partitions)
             order = np.argsort(numbers, kind="stable")
             dealt, ends = batch.take(pa.array(order)), np.searchsorted(numbers[order], np.arange(partitions + 1))
             held = [number for number in range(partitions) if ends[number] < ends[number + 1]]
@@ -547,7 +548,7 @@ def _processor(run: _Run) -> Any:
             self.handle = handle
             self.is_told: set[Any] = set()  # the buckets that have seen this epoch's time
             self.cells = handle.getMapState(state_name(run.place.step), "name STRING", "content BINARY")
-            self.owner = handle.getValueState(_OWNER, "step STRING")
+            self.owner = handle.getValueState(OWNER, "step STRING")
 
         def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
             wall = timerValues.getCurrentProcessingTimeInMs()

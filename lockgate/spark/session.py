@@ -2,6 +2,9 @@
 
 A default that changes between releases, or a cluster's own defaults, must not change what a job means. Spark's noise
 goes to a log file: the screen belongs to the job.
+
+Who starts the driver's JVM decides what can still be said. Under `spark-submit` it runs already, with its master, its
+memory, its class path and its log: those are left as they are, and all other settings are ours as ever.
 """
 
 from __future__ import annotations
@@ -9,15 +12,17 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import BadMachine, Refused
-from lockgate.spark import workers
+from lockgate.spark import shipping, workers
 from lockgate.spark.classes import spark_classes
 from lockgate.spark.java import find_java
 
@@ -103,6 +108,8 @@ class SessionPlan:
     are_tasks_retried: bool = True
     is_real_time: bool = False
     has_few_rows: bool = False
+    job_file: Path | None = None  # whose modules travel to a cluster
+    keep_epochs: int | None = None  # how many epochs a checkpoint keeps; None for the default
 
 
 def open_session(wanted: SessionPlan) -> SparkSession:
@@ -115,14 +122,35 @@ def open_session(wanted: SessionPlan) -> SparkSession:
         context = _start_driver(wanted)
     else:
         _refuse_unfit(context, wanted)
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).disabled = True  # what went wrong is told once, by us
-    logging.getLogger("py4j").addHandler(logging.NullHandler())  # an epoch that ends in an error is told by us, too
+    _tell_once()
     session = SparkSession(context).newSession()
     more = REAL_TIME_SETTINGS if wanted.is_real_time else FEW_ROWS_SETTINGS if wanted.has_few_rows else {}
     for name, value in {**QUERY_SETTINGS, **more}.items():
         session.conf.set(name, value)
+    if wanted.keep_epochs is not None:
+        session.conf.set("spark.sql.streaming.minBatchesToRetain", str(wanted.keep_epochs))
     return session
+
+
+def _tell_once() -> None:
+    """What went wrong is told once, by us: also where the JVM has died, which every thread that spoke to it notices."""
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    logging.getLogger("py4j").propagate = False
+    logging.getLogger().addFilter(_is_no_broken_line)  # the same function is never added twice
+    AccumulatorTCPServer.handle_error = _handle_error  # type: ignore[method-assign, assignment]
+
+
+def _handle_error(server: TCPServer, request: Any, address: Any) -> None:
+    if not isinstance(sys.exc_info()[1], EOFError | OSError):  # those mean that the other end is gone
+        TCPServer.handle_error(server, request, address)
+
+
+def _is_no_broken_line(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."  # of py4j's, which logs it in nobody's name
 
 
 def with_attempts(master: str, attempts: int) -> str:
@@ -135,21 +163,35 @@ def with_attempts(master: str, attempts: int) -> str:
     return master if found is None else f"local[{found.group(1) or '1'},{attempts}]"
 
 
+def is_submitted() -> bool:
+    """Was this process started by `spark-submit`, so that the driver's JVM runs already?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _start_driver(wanted: SessionPlan) -> SparkContext:
+    context = _join_submitted(wanted) if is_submitted() else _start_own(wanted)
+    # Workers of another environment are forked from a process of their own. Spark sets this for SQL, and not for state.
+    context.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+    if not is_local(context):
+        _ship(context, wanted)
+    return context
+
+
+def _start_own(wanted: SessionPlan) -> SparkContext:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     java = find_java()  # refused here with the cure, before Spark's own scripts stumble
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Workers find the modules that the driver finds, those beside a job file among them.
-    os.environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
     attempts = TASK_ATTEMPTS if wanted.are_tasks_retried else 1
     master = with_attempts(wanted.master or "local[*]", attempts)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local_master(master) or not os.environ.get("PYSPARK_PYTHON"):  # other machines may have theirs elsewhere
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
     conf = SparkConf().setAppName(wanted.app).setMaster(master)
-    retries = {"spark.task.maxFailures": str(attempts)} if wanted.are_tasks_retried else _NO_RETRIES
-    for name, value in {**_PROCESS_SETTINGS, **retries}.items():
+    for name, value in process_settings(are_tasks_retried=wanted.are_tasks_retried).items():
         conf.set(name, value)
-    if master.startswith("local"):
+    if is_local_master(master):
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     if wanted.jars:
         conf.set("spark.jars", ",".join(str(jar) for jar in wanted.jars))
@@ -163,16 +205,76 @@ def _start_driver(wanted: SessionPlan) -> SparkContext:
             # of its standard input tells it.
             popen = {"stdout": log, "stderr": log, "stdin": subprocess.PIPE, "start_new_session": True}
             gateway = launch_gateway(conf=conf, popen_kwargs=popen)  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
+            return SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             raise BadMachine(
                 f"Spark does not start: {str(error).splitlines()[0]}",
                 where=f"master {master}",
                 fix=f"see {wanted.log_file}; for a cluster check its address, for this machine `lockgate doctor`",
             ) from error
-    # Workers of another environment are forked from a process of their own. Spark sets this for SQL, and not for state.
-    context.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
-    return context
+
+
+def _python_path() -> list[str]:
+    """Where workers on this machine find the modules that the driver finds, those beside a job file among them.
+
+    An editable install is found by a hook of this very Python and stands on no path. Spark asks a worker here for the
+    columns of a step with state also where the job runs on a cluster, and it may be another Python: PYSPARK_PYTHON.
+    """
+    places = [place for place in sys.path if place]
+    home = str(Path(__file__).parents[2])
+    return places if home in places else [*places, home]
+
+
+def _join_submitted(wanted: SessionPlan) -> SparkContext:
+    """A context in the JVM that spark-submit has started, with its master and its jars."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    submitted = str(gateway.jvm.System.getProperty("spark.master"))
+    if wanted.master is not None and wanted.master != submitted:
+        raise Refused(
+            f"master {wanted.master} is asked for, but spark-submit was told {submitted}",
+            where="command line",
+            fix="say it to spark-submit alone: spark-submit --master ...",
+        )
+    attempts = TASK_ATTEMPTS if wanted.are_tasks_retried else 1
+    conf = SparkConf().setAppName(wanted.app).setMaster(with_attempts(submitted, attempts))
+    for name, value in process_settings(are_tasks_retried=wanted.are_tasks_retried).items():
+        conf.set(name, value)
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except Exception as error:
+        raise BadMachine(
+            f"Spark does not start: {str(error).splitlines()[0]}",
+            where=f"master {submitted}, told by spark-submit",
+            fix="see the log of spark-submit; check the address of the cluster, and what it has left",
+        ) from error
+
+
+def process_settings(*, are_tasks_retried: bool) -> dict[str, str]:
+    """The settings that are fixed when the driver starts."""
+    retries = {"spark.task.maxFailures": str(TASK_ATTEMPTS)} if are_tasks_retried else _NO_RETRIES
+    return {**_PROCESS_SETTINGS, **retries}
+
+
+def _ship(context: SparkContext, wanted: SessionPlan) -> None:
+    """Let the Python of other machines find this package, and the modules beside the job file."""
+    context.environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (shipping.PYTHON_PATH, context.environment.get("PYTHONPATH")))
+    )
+    if is_submitted():
+        return  # spark-submit has sent them
+    from pyspark import SparkFiles
+
+    # A directory that goes with the application, whoever kills this process.
+    place = Path(SparkFiles.getRootDirectory()) / "shipped"
+    place.mkdir()
+    sent = [shipping.pack_package(place)]
+    if wanted.job_file is not None and wanted.job_file.is_file():
+        sent += filter(None, [shipping.pack_modules(wanted.job_file, place)])
+    for archive in sent:
+        context.addFile(str(archive))
 
 
 def _log_settings(log_file: Path) -> Path:
@@ -198,9 +300,32 @@ def _log_settings(log_file: Path) -> Path:
     return settings.resolve()
 
 
+def find_dead_jvm(*, within: float) -> str | None:
+    """How the JVM of this process has ended, in words; None where it lives, or where there never was one.
+
+    Its connections break before it is dead, so it is given these seconds.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        code = process.wait(timeout=within)
+    except subprocess.TimeoutExpired:
+        return None
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
 def is_local(context: SparkContext) -> bool:
     """Is the driver the only executor?"""
-    return bool(re.match(r"local($|\[)", str(context.master)))
+    return is_local_master(str(context.master))
+
+
+def is_local_master(master: str) -> bool:
+    """Does this master mean the driver's own process?"""
+    return bool(re.match(r"local($|\[)", master))
 
 
 def refuse_speculation(context: SparkContext) -> None:

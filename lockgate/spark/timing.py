@@ -34,6 +34,7 @@ from lockgate.dataflow.endpoints import POSITION, Sink, SinkAbility
 from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.schema import quote
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TimeWindow
+from lockgate.errors import step_in
 from lockgate.guarantees import Delivery
 from lockgate.planner.flow import MISSED
 from lockgate.sources.rejects import Guard
@@ -259,4 +260,11 @@ class LateLog(Sink):
         text = F.to_json(F.struct("*"))
         counted = rows.agg(F.count(F.lit(1)).alias("count"), F.min(text).alias("example")).head()
         if counted is not None and counted["count"]:
-            log.warning("%s: epoch %d: %d late, one is %s", self.where, epoch, counted["count"], counted["example"])
+            log.warning(
+                "%s: epoch %d: %d late, one is %s",
+                self.where,
+                epoch,
+                counted["count"],
+                counted["example"],
+                extra={"epoch": epoch, "step": step_in(self.where)},
+            )

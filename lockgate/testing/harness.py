@@ -34,6 +34,7 @@ from typing import Any
 from uuid import uuid4
 
 from lockgate.dataflow.endpoints import Sink
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.rebuilding import rebuild
 from lockgate.dataflow.steps import Exchanged, Keyed, Merge, Part, Read, Select, Step, TableJoin, Timed, Where, Write
@@ -57,6 +58,7 @@ BEGIN = datetime(2000, 1, 1, tzinfo=timezone.utc)
 """What time it is before the first row tells another one, unless the test says it."""
 
 _NEVER = timedelta(days=36_500)
+_PATIENCE = timedelta(seconds=5)  # at least: a slow machine must not cut off what answers in time elsewhere
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -299,6 +301,8 @@ class Harness:
         if isinstance(step, Timed):
             # Time that goes on without events is what moves it here; by itself it never does.
             return replace(step, time=replace(step.time, idle=_NEVER))
+        if isinstance(step, FanOut):
+            return replace(step, deadline=max(step.deadline, _PATIENCE))
         if isinstance(step, Keyed):
             return replace(step, tasks=1)  # every task has files of its own to open and close, in every epoch
         if isinstance(step, Exchanged) and step.tasks is None and step.exchange is not None:

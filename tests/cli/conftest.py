@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "lifecycle"))
 
 from ledger_places import Place, in_files, in_postgres, in_sqlite
 

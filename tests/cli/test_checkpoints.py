@@ -30,9 +30,16 @@ from lockgate.kafka.topics import create_topics
 from lockgate.postgres.connect import connect
 from lockgate.postgres.mending import PostgresLedger
 from lockgate.runtime.checkpoints import Checkpoint, uncommitted_files
+from lockgate.runtime.lifecycle.holding import hold
+from lockgate.runtime.lifecycle.marker import write_marker
+from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.run import run
 
 EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
+
+
+def mark(checkpoint: Checkpoint, job: str) -> None:
+    write_marker(open_tree(checkpoint.root), job, datetime(2026, 1, 31, tzinfo=timezone.utc))
 
 
 def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
@@ -122,6 +129,14 @@ def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system
     checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=3, committed=2)
     rollback = ["checkpoints", "rollback", place.job, *place.option, "--checkpoint", checkpoint.root, "--uncommitted"]
     assert cli.main([*rollback, "--yes"]) == 2
+    assert "carries no marker" in capsys.readouterr().err
+    mark(checkpoint, place.job)
+    held = hold(checkpoint.local, place.job)
+    assert held is not None
+    with closing(held):
+        assert cli.main([*rollback, "--yes"]) == 2
+        assert "runs: it holds the checkpoint" in capsys.readouterr().err
+    assert cli.main([*rollback, "--yes"]) == 2
     assert "nobody can tell whether epoch 2 is out" in capsys.readouterr().err
     with closing(place.open()) as ledger:
         ledger.replace(None, entry(2, checkpoint.digest(2)))
@@ -148,6 +163,7 @@ def test_a_driver_that_is_connected_to_the_database_is_seen(
 ) -> None:
     job = f"alive-{uuid4().hex[:8]}-{'x' * 100}"  # PostgreSQL cuts long names
     checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=1, committed=0)
+    mark(checkpoint, job)
     with closing(PostgresLedger(dsn, job, where="test")) as ledger:
         ledger.replace(None, entry(None, None))
     rollback = ["checkpoints", "rollback", job, "--postgres", dsn, "--checkpoint", checkpoint.root, "--uncommitted"]

@@ -117,7 +117,6 @@ def test_any_name_fits_where_job_takes_any(write: Write) -> None:
         ("Size", "huge", "Size"),
         ("int | float", "x", "int or float"),
         ("Optional[int]", "x", "int"),
-        ("Literal['a', 'b']", "c", "Literal"),
         ("list[str]", "a,b", "list"),
     ],
 )
@@ -127,6 +126,13 @@ def test_a_value_of_another_type_is_refused(write: Write, annotation: str, text:
     assert f"parameter x={text!r} is not of type {told}" in refused.value.what.replace("typing.", "")
     assert refused.value.where.endswith("a_job_file.py")
     assert told in refused.value.fix
+
+
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(write: Write) -> None:
+    with pytest.raises(Refused) as refused:
+        given(write, "x: Literal['a', 'b']", "x=c")
+    assert refused.value.what == "parameter x='c' is not one of a, b"
+    assert refused.value.fix == "give one of a, b"
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_a_run_shows_its_progress_stops_cleanly_and_goes_on_where_it_stopped(
         "watermark",
         "epoch_ms",
         "late_total",
+        "fan_outs",
         "letters_total",
         "waiting",
         "processed",

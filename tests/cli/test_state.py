@@ -64,3 +64,12 @@ def test_state_is_shown_and_can_be_begun_with(file: str, tmp_path: Path, capsys:
     capsys.readouterr()
     assert main(["state", file, "totals", *parameters, "--checkpoint", "other", "--key", "a", "--key", "0"]) == 0
     assert capsys.readouterr().out == 'a, 0  {"total": 6}\n'
+    for damaged in (tmp_path / "other" / "state").rglob("*.zip"):
+        damaged.write_bytes(b"no snapshot")
+    for damaged in (tmp_path / "other" / "state").rglob("*.changelog"):
+        damaged.unlink()
+    assert main(["state", file, "totals", *parameters, "--checkpoint", "other"]) == 1
+    told = capsys.readouterr().err
+    assert "Spark cannot read the state: " in told
+    assert "lockgate checkpoints verify --checkpoint" in told
+    assert "Traceback" not in told

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ import psutil
 import pytest
 
 LIMIT = 60.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 SUPERVISE = """
-import random, sys
+import os, random, sys
 from lockgate.cli.supervisor import Supervisor
+from lockgate.runtime.metrics.server import address_of, listen
 from lockgate.runtime.restarts import Restarts
 
 class Quick(random.Random):
@@ -28,7 +31,14 @@ class Quick(random.Random):
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
-sys.exit(Supervisor([sys.executable, "driver.py"], say=say, restarts=Restarts(rng=Quick())).run())
+listening = None
+if "--metrics" in sys.argv:
+    listening = listen("0")
+    with open("address.new", "w") as file:
+        file.write(address_of(listening))
+    os.rename("address.new", "address")
+supervisor = Supervisor([sys.executable, "driver.py"], say=say, restarts=Restarts(rng=Quick()), listening=listening)
+sys.exit(supervisor.run())
 """
 
 DRIVER = """
@@ -45,12 +55,14 @@ start = len(Path("starts").read_text().splitlines())
 
 
 @contextmanager
-def supervised(directory: Path, driver: str) -> Iterator[subprocess.Popen[str]]:
+def supervised(
+    directory: Path, driver: str, supervise: str = SUPERVISE, *, listening: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """A supervisor over a driver that runs this code; nothing of it is left."""
     (directory / "driver.py").write_text(DRIVER + textwrap.dedent(driver))
-    (directory / "supervise.py").write_text(SUPERVISE)
+    (directory / "supervise.py").write_text(supervise)
     process = subprocess.Popen(
-        [sys.executable, "supervise.py"],
+        [sys.executable, "supervise.py", *(["--metrics"] if listening else [])],
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -152,6 +164,56 @@ def test_one_that_may_not_go_on_is_not_started_again_when_it_is_killed(tmp_path:
     """
     with supervised(tmp_path, driver) as process:
         assert end(process) == (1, "not started again: it would repeat events\n")
+
+
+def test_something_unforeseen_is_told_in_a_line(tmp_path: Path) -> None:
+    driver = """
+    report.tell("from epoch 7", 3)
+    if start == 1:
+        report.tell_surprise(RuntimeError("one line" + chr(10) + "and another"))
+        sys.exit(1)
+    """
+    with supervised(tmp_path, driver) as process:
+        assert end(process) == (0, "restart 1, from epoch 7, in 0.0 s: RuntimeError: one line\n")
+
+
+def test_a_supervisor_that_cannot_say_anything_keeps_the_job_running(tmp_path: Path) -> None:
+    driver = """
+    report.tell("from epoch 0", 0)
+    if start < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path("done").touch()
+    """
+    full = SUPERVISE.replace("def say(text):", "sys.stderr = open('/dev/full', 'w')\n\ndef say(text):")
+    with supervised(tmp_path, driver, full) as process:
+        end(process)
+    assert (tmp_path / "done").exists()
+    assert len(starts(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_driver_that_does_not_start_is_tried_again_once_the_job_has_run(tmp_path: Path, has_run: bool) -> None:
+    driver = """
+    report.tell("from epoch 7", 3)
+    os.remove("python")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    if has_run:
+        # No link: a Python that is called by another path does not find what is installed beside it.
+        (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (tmp_path / "python").chmod(0o755)
+    without = SUPERVISE.replace("[sys.executable,", "['./python',")
+    with supervised(tmp_path, driver, without) as process:
+        status, told = end(process)
+    assert status == 1
+    if has_run:
+        told_first, told_then, *_, told_last = told.splitlines()
+        assert told_first.startswith("restart 1, from epoch 7, in 0.0 s: the driver was killed by SIGKILL")
+        assert told_then.startswith("restart 2, from epoch 7, in 0.0 s: the driver does not start: [Errno 2]")
+        assert told_last == "not started again: it has failed in the same way 30 times in a row"
+    else:
+        assert "FileNotFoundError" in told
+        assert "restart 1" not in told
 
 
 def test_a_child_of_the_driver_that_lives_on_does_not_hold_the_next_start_up(tmp_path: Path) -> None:
@@ -323,3 +385,36 @@ def test_what_a_driver_starts_has_no_part_in_the_conversation(tmp_path: Path) ->
     with supervised(tmp_path, driver) as process:
         assert end(process)[0] == 0
     assert not {"LOCKGATE_SUPERVISOR", "LOCKGATE_AGAIN"} & {*json.loads((tmp_path / "seen").read_text())}
+
+
+def test_the_supervisor_answers_for_a_driver_that_is_not_there_and_the_port_stays(tmp_path: Path) -> None:
+    driver = """
+        from lockgate.runtime.metrics.health import Verdict
+        from lockgate.runtime.metrics.server import Pages, Server
+
+        while not Path(f"begin-{start}").exists():
+            time.sleep(0.02)
+        told = Verdict(True, True, f"driver {start}, restarts {report.restarts}")
+        server = Server(report.listening, Pages(lambda: told))
+        report.greet()
+        report.tell("from epoch 7", 1)
+        while True:
+            time.sleep(0.02)
+    """
+    with supervised(tmp_path, driver, listening=True) as process:
+        wait_for((tmp_path / "address").exists)
+        address = (tmp_path / "address").read_text()
+
+        def status() -> str:
+            with _DIRECT.open(f"{address}/health", timeout=LIMIT) as answer:
+                return str(json.load(answer)["status"])
+
+        assert status() == "starting"
+        (tmp_path / "begin-1").touch()
+        wait_for(lambda: status() == "driver 1, restarts 0")
+        os.kill(int(starts(tmp_path)[0][0]), signal.SIGKILL)
+        wait_for(lambda: status() == "restarting")
+        (tmp_path / "begin-2").touch()
+        wait_for(lambda: status() == "driver 2, restarts 1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=LIMIT) == 1  # this driver knows nothing of a clean end

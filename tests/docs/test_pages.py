@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from lockgate import FileSink, Guarantee, Job, Plan, Stream, explain, plan
 from lockgate.dataflow.deadletters import LETTER
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.dataflow.steps import LateEvents, Step, Timed
+from lockgate.operators.fanout import Ending, Joined, Score, Tally
 from lockgate.testing import prove
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -112,7 +115,28 @@ def test_the_test_of_the_page_about_tests_passes() -> None:
     assert [one.arguments["kills"] for one in asked] == [12]
 
 
-@pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md", "TESTING.md"])
+def test_the_job_of_the_page_about_fan_outs_plans_and_its_functions_give_what_their_schema_says() -> None:
+    page = (DOCS / "FAN_OUT.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "FAN_OUT.md", "exec"), names)  # noqa: S102 - the page is ours
+    planned = plan(names["job"])
+    assert (planned.refusal(), planned.reached) == (None, Guarantee.END_TO_END_EXACTLY_ONCE)
+    step = names["scores"].step
+    assert isinstance(step, FanOut)
+    payment = Row(id="p-1", amount=500.0, country="NO", home="DK")
+    assert {name: function(payment) for name, function in step.functions.items()} == {
+        "amount_score": 0.05,
+        "place_score": 0.8,
+    }
+    (told,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    tally = Tally()
+    tally.count(Joined({"amount_score": Score(Ending.ANSWERED)}, 0.001))
+    keys = {*tally.report(), *tally.report()["functions"]["amount_score"]}
+    assert {name for name in keys if f'"{name}":' not in told} == set()
+
+
+@pytest.mark.parametrize("page", [*PAGES, "ACKS.md", "DEAD_LETTERS.md", "EXAMPLES.md", "FAN_OUT.md", "TESTING.md"])
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (DOCS / page).read_text())
     assert targets

@@ -1,11 +1,11 @@
-"""The examples of windows, late events and patterns run over files, and equal a computation in plain Python."""
+"""The examples over files run as they are, print what their page shows, and equal a computation in plain Python."""
 
 import itertools
 import json
 import os
 import runpy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from lockgate import read_files, run
+from lockgate import read_files
+from lockgate.demo.example import in_directories
 
 pytestmark = pytest.mark.spark
 
@@ -24,20 +25,31 @@ MINUTE = timedelta(minutes=1)
 Event = dict[str, Any]
 
 
+Main = Callable[[str], None]
+
+
 @pytest.fixture(autouse=True)
 def directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write their log below the current directory."""
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def main(spark: SparkSession, shown: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Main:
+    """Runs an example's main in a directory of the test's own, and looks at what it prints."""
+
+    def main(name: str) -> None:
+        load(name).main(tmp_path)
+        assert shown(name) in capsys.readouterr().out
+
+    return main
+
+
 # Windows
 
 
-def test_the_average_temperature_of_each_sensor_and_minute(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    example = load("sensor_averages")
-    example.main(tmp_path)
+def test_the_average_temperature_of_each_sensor_and_minute(spark: SparkSession, main: Main, tmp_path: Path) -> None:
+    main("sensor_averages")
     watermark = latest(tmp_path / "readings") - timedelta(seconds=10)
     groups: dict[tuple[str, datetime], list[float]] = defaultdict(list)
     for event in events_of(tmp_path / "readings"):
@@ -51,12 +63,10 @@ def test_the_average_temperature_of_each_sensor_and_minute(
         assert row.readings == len(values)
         assert row.temperature == pytest.approx(sum(values) / len(values))
         assert row.window_end - row.window_start == MINUTE
-    assert "reached end-to-end exactly-once" in capsys.readouterr().out
 
 
-def test_vehicles_per_crossing_in_five_minutes(spark: SparkSession, tmp_path: Path) -> None:
-    example = load("crossings")
-    example.main(tmp_path)
+def test_vehicles_per_crossing_in_five_minutes(spark: SparkSession, main: Main, tmp_path: Path) -> None:
+    main("crossings")
     events = list(events_of(tmp_path / "vehicles"))
     watermark = latest(tmp_path / "vehicles") - timedelta(seconds=10)
     expected = {}
@@ -73,29 +83,62 @@ def test_vehicles_per_crossing_in_five_minutes(spark: SparkSession, tmp_path: Pa
     assert {(row.crossing, row.window_start): (row.vehicles, row.lorries, row.fastest) for row in rows} == expected
 
 
-def test_reading_sessions_with_their_pages_and_their_duration(spark: SparkSession, tmp_path: Path) -> None:
-    example = load("reading_sessions")
-    example.main(tmp_path)
+def test_reading_sessions_with_their_pages_and_their_duration(spark: SparkSession, main: Main, tmp_path: Path) -> None:
+    main("reading_sessions")
     gap = timedelta(minutes=15)
     watermark = latest(tmp_path / "pages") - timedelta(minutes=2)
-    turned: dict[str, list[datetime]] = defaultdict(list)
-    for event in events_of(tmp_path / "pages"):
-        turned[event["reader"]].append(event["at"])
-    expected = {}
-    for reader, times in turned.items():
-        sessions: list[list[datetime]] = []
-        for at in sorted(times):
-            if not sessions or at - sessions[-1][-1] > gap:
-                sessions.append([])
-            sessions[-1].append(at)
-        for session in sessions:
-            if session[-1] + gap <= watermark:
-                seconds = int(session[-1].timestamp()) - int(session[0].timestamp())
-                expected[reader, session[0]] = (session[-1] + gap, len(session), seconds)
+    sessions = sessions_of(events_of(tmp_path / "pages"), by="reader", gap=gap, watermark=watermark)
+    expected = {
+        (reader, times[0]): (times[-1] + gap, len(times), int(times[-1].timestamp()) - int(times[0].timestamp()))
+        for reader, times in sessions
+    }
 
     rows = read(spark, tmp_path / "sessions")
     assert len(rows) == len(expected) > 30
     assert {(row.reader, row.window_start): (row.window_end, row.pages, row.seconds) for row in rows} == expected
+
+
+def sessions_of(
+    events: Iterable[Event], *, by: str, gap: timedelta, watermark: datetime
+) -> list[tuple[str, list[datetime]]]:
+    """The times of each session that is over, and whose it is."""
+    times: dict[str, list[datetime]] = defaultdict(list)
+    for event in events:
+        times[event[by]].append(event["at"])
+    sessions = []
+    for key, own in times.items():
+        own.sort()
+        cuts = [number for number in range(1, len(own)) if own[number] - own[number - 1] > gap]
+        sessions += [(key, own[first:last]) for first, last in itertools.pairwise([0, *cuts, len(own)])]
+    return [(key, some) for key, some in sessions if some[-1] + gap <= watermark]
+
+
+# Clicks and purchases
+
+
+def test_purchases_within_a_day_of_a_click_and_visits(spark: SparkSession, main: Main, tmp_path: Path) -> None:
+    main("app_tracking")
+    clicks, purchases = list(events_of(tmp_path / "clicks")), list(events_of(tmp_path / "purchases", time="bought"))
+    adverts = [one for one in clicks if one["campaign"] is not None]
+    pairs = [
+        (click["user"], click["campaign"], click["at"], purchase["cents"], purchase["bought"])
+        for click, purchase in itertools.product(adverts, purchases)
+        if click["user"] == purchase["user"]
+    ]
+    expected = [one for one in pairs if timedelta(0) <= one[4] - one[2] <= timedelta(days=1)]
+    assert 100 < len(expected) < len(pairs), "some are bought before the click, or too long after it"
+
+    sales = read(spark, tmp_path / "sales")
+    assert sorted((row.user, row.campaign, row.at, row.cents, row.bought) for row in sales) == sorted(expected)
+
+    # The time of a job is that of the stream that is behind.
+    ends = [max(one["at"] for one in clicks), max(one["bought"] for one in purchases)]
+    sessions = sessions_of(clicks, by="user", gap=timedelta(minutes=30), watermark=min(ends) - timedelta(hours=1))
+    visits = read(spark, tmp_path / "visits")
+    assert len(visits) == len(sessions) > 1000
+    assert {(row.user, row.window_start): (row.window_end, row.clicks) for row in visits} == {
+        (user, times[0]): (times[-1] + timedelta(minutes=30), len(times)) for user, times in sessions
+    }
 
 
 # A player in a tunnel
@@ -111,9 +154,10 @@ def bubbles_by_minute(events: Iterable[Event]) -> dict[tuple[str, datetime], int
     return totals
 
 
-def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(spark: SparkSession, tmp_path: Path) -> None:
-    example = load("bubbles")
-    example.main(tmp_path)
+def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(
+    spark: SparkSession, main: Main, tmp_path: Path
+) -> None:
+    main("bubbles")
     watermark = latest(tmp_path / "popped") - timedelta(minutes=5)
     totals = bubbles_by_minute(events_of(tmp_path / "popped"))
     expected = {
@@ -128,7 +172,7 @@ def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(spark: SparkSes
 
 def test_a_bonus_is_told_late_where_results_are_corrected(spark: SparkSession, tmp_path: Path) -> None:
     example = load("bubbles")
-    example.main(tmp_path, timedelta(seconds=10), timedelta(minutes=10))
+    example.main(tmp_path, lateness=timedelta(seconds=10), allowed=timedelta(minutes=10))
     events = list(events_of(tmp_path / "popped"))
     watermark = latest(tmp_path / "popped") - timedelta(seconds=10)
     totals, without = bubbles_by_minute(events), bubbles_by_minute(in_time(events, timedelta(seconds=10)))
@@ -178,9 +222,10 @@ def alarms_among(events: Iterable[Event], until: datetime) -> tuple[set[Any], se
     return alarms, only_hot
 
 
-def test_smoke_within_ten_minutes_of_heat_is_an_alarm_also_out_of_order(spark: SparkSession, tmp_path: Path) -> None:
-    example = load("smoke_alarm")
-    example.main(tmp_path)
+def test_smoke_within_ten_minutes_of_heat_is_an_alarm_also_out_of_order(
+    spark: SparkSession, main: Main, tmp_path: Path
+) -> None:
+    main("smoke_alarm")
     events = list(events_of(tmp_path / "readings"))
     assert any(one["at"] > two["at"] + timedelta(seconds=30) for one, two in itertools.pairwise(events))
     alarms, only_hot = alarms_among(events, latest(tmp_path / "readings") - MINUTE)
@@ -211,9 +256,9 @@ def test_the_ten_minutes_of_an_alarm_are_counted_by_event_time(spark: SparkSessi
         for room, temperature, smoke, at in arriving
     ]
     example = load("smoke_alarm")
-    example.write_files(events, tmp_path / "readings", per_file=5)
-    places = [str(tmp_path / name) for name in ("readings", "alarms", "hot")]
-    run(example.job(*places), checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True, rows_per_epoch=1)
+    with in_directories("readings", "alarms", "hot", directory=tmp_path) as tryout:
+        tryout.send("readings", events)
+        tryout.run(example.job(**tryout.places))
     told = read(spark, tmp_path / "alarms")
     alarms = {(row.room, (row.match_end - row.match_start).total_seconds()) for row in told}
     assert alarms == {("in order", 180), ("smoke came first", 40), ("at the last moment", 600)}
@@ -229,14 +274,14 @@ def load(name: str) -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(EXAMPLES / f"{name}.py")))
 
 
-def events_of(directory: Path) -> Iterator[Event]:
+def events_of(directory: Path, time: str = "at") -> Iterator[Event]:
     """What was written, as it arrived."""
     files = sorted(directory.glob("*.json"), key=os.path.getmtime)
     assert len(files) > 1, "the events are to come in several epochs"
     for file in files:
         for line in file.read_text().splitlines():
             event = json.loads(line)
-            yield {**event, "at": datetime.fromisoformat(event["at"])}
+            yield {**event, time: datetime.fromisoformat(event[time])}
 
 
 def latest(directory: Path) -> datetime:

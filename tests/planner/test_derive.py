@@ -259,6 +259,17 @@ def test_a_max_lifts_nothing_where_a_sum_is_kept_beside_it(first: str, second: s
     assert found.reached is Guarantee.AT_LEAST_ONCE
 
 
+@pytest.mark.parametrize(("aggregate", "key", "lifts"), [("max", "k", 1), ("sum", "k", 0), ("max", None, 0)])
+def test_what_comes_twice_from_a_job_before_is_told_to_change_nothing(
+    aggregate: str, key: str | None, lifts: int
+) -> None:
+    minutes = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x=f"{aggregate}(x)")
+    found = planned(minutes, PostgresSink(table="t", dsn="postgresql://host/db", key=key))
+    assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
+    assert len(found.paths[0].lifts) == lifts
+    assert all("keeps a max or min, and sink" in lift for lift in found.paths[0].lifts)
+
+
 def test_what_idempotence_lifts_is_told() -> None:
     result = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x="max(x)")
     found = planned(result, AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lockgate.dataflow import exchange, windows
-from lockgate.dataflow.job import Job
+from lockgate.dataflow.job import Job, Mode
 from lockgate.dataflow.stream import stream
 from lockgate.guarantees import Guarantee
 from lockgate.planner.explain import explain, explain_json, explain_plan, explain_svg
@@ -97,6 +97,17 @@ def test_the_text_ends_with_the_guarantee_its_reasons_and_the_cures(text: str, p
     assert all(f"  {reason}" in end for reason in planned.reasons)
     assert "  to lift it: read from a log that can be replayed (KafkaSource, FileSource) (source 'live')" in end
     assert len(end) == len(set(end)), "a cure is told once"
+
+
+def test_all_parts_that_limit_a_path_alike_are_told_each_with_its_cure() -> None:
+    log = stream("log", KafkaSource(topic="requests", servers="k:9092", value="ip STRING, n INT, at TIMESTAMP"))
+    window = log.event_time("at", lateness="1 minute").key_by("ip").window(windows.tumbling("1 minute"), name="w")
+    newest = window.aggregate(newest="last(n)").to("out", KafkaSink(topic="out", servers="k:9092", key="ip"))
+    end = explain(Job("two", newest, guarantee=Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME)).splitlines()[-3:]
+    assert "because of window 'w': it is not deterministic" in end[0]
+    assert "; and because of real-time mode: " in end[0]
+    assert end[0].count("because of") == 2
+    assert [line.rpartition("(")[2] for line in end[1:]] == ["window 'w')", "real-time mode)"]
 
 
 def test_explain_is_the_plan_of_a_job_as_text() -> None:

@@ -46,7 +46,8 @@ from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.workload import Shape, Workload, make_workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+# Made payments would share ids, of which a table has one each: tests/examples hold that one against its answer.
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "fraud_detection")
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SITE = Site("proof-1", "127.0.0.1:5555", Path("/nowhere/site"))
 Event = dict[str, Any]
@@ -195,6 +196,39 @@ def test_a_session_ends_when_nothing_comes_for_longer_than_the_gap() -> None:
         (at(0), at(30 * 60), 2, 900),
         (at(31 * 60), at(46 * 60), 1, 0),
     ]
+
+
+def test_a_purchase_counts_for_the_clicks_of_the_day_before_it() -> None:
+    day = 24 * 3600
+    ways = [("ada", "banner", 0), ("ada", None, 60), ("ada", "letter", 7_200), ("ben", "banner", 3_600)]
+    clicks = timed(
+        *[{"user": user, "page": "home", "campaign": campaign, "at": second} for user, campaign, second in ways],
+        {"user": "eve", "page": "home", "campaign": "banner", "at": 100, "_late": True},
+        {"user": "zoe", "page": "home", "campaign": None, "at": 3 * day},
+    )
+    spent = [("ada", 1, day), ("ada", 2, 7_199), ("ben", 3, day + 3_601), ("ben", 4, 3_599), ("eve", 5, 200)]
+    purchases = [{"user": user, "cents": cents, "bought": at(second), "_late": False} for user, cents, second in spent]
+    purchases += [{"user": "zoe", "cents": 6, "bought": at(2 * day), "_late": False}]
+    rows = example("app_tracking")({"clicks": clicks, "purchases": purchases})
+    assert {(row["user"], row["campaign"], row["cents"]) for row in rows["sales"]} == {
+        ("ada", "banner", 1),
+        ("ada", "banner", 2),
+        ("ada", "letter", 1),
+    }
+    assert rows["sales"][0] == {
+        "user": "ada",
+        "page": "home",
+        "campaign": "banner",
+        "at": at(0),
+        "cents": 1,
+        "bought": at(day),
+    }
+    visits = {(row["user"], row["window_start"]): (row["window_end"], row["clicks"]) for row in rows["visits"]}
+    assert visits == {
+        ("ada", at(0)): (at(60 + 1_800), 2),
+        ("ada", at(7_200)): (at(9_000), 1),
+        ("ben", at(3_600)): (at(5_400), 1),
+    }
 
 
 def test_smoke_within_ten_minutes_of_heat_is_an_alarm() -> None:

@@ -118,6 +118,7 @@ def test_a_promise_that_lets_state_go_is_a_reason() -> None:
 @pytest.mark.parametrize(
     "example",
     [
+        "app_tracking",
         "bubbles",
         "crossings",
         "hashtags",

@@ -313,7 +313,9 @@ def test_given_events_that_may_be_late_are_counted(site: Site, tmp_path: Path) -
     assert make_workload(moved(site, minute_counts()), Shape()).unsure_count == 0
 
 
-@pytest.mark.parametrize("example", ["order_volume", "requests_per_ip", "smoke_alarm", "system_usage", "crossings"])
+@pytest.mark.parametrize(
+    "example", ["order_volume", "requests_per_ip", "smoke_alarm", "system_usage", "crossings", "app_tracking"]
+)
 def test_the_examples_have_a_workload(example: str, site: Site) -> None:
     from lockgate.cli.jobfile import load_job
 

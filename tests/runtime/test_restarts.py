@@ -128,15 +128,24 @@ def test_epochs_without_a_decision_are_no_such_failures() -> None:
     assert not any(isinstance(one, GiveUp) for one in told)
 
 
-def test_pauses_grow_while_it_gets_nowhere_and_begin_anew_when_it_moves() -> None:
-    class Most(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            return b
+class Most(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        return b
 
+
+def test_pauses_grow_while_it_gets_nowhere_and_begin_anew_when_it_moves() -> None:
     restarts = Restarts(rng=Most())
     pauses = [restarts.after(ended(Failed), 0.0) for _ in range(9)]
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
     assert restarts.after(ended(Failed, epochs=1), 0.0) == 1.0
+
+
+def test_one_that_has_worked_for_a_minute_before_it_was_killed_is_started_at_once() -> None:
+    restarts = Restarts(rng=Most())
+    for _ in range(9):
+        restarts.after(ended(Failed), 0.0)
+    assert restarts.after(ended(Failed), 0.0, lived=20.0) == 40.0
+    assert restarts.after(ended(Failed), 0.0, lived=300.0) == 1.0
 
 
 def test_pauses_are_not_alike() -> None:
@@ -157,10 +166,11 @@ def test_there_is_a_limit_per_hour_and_an_hour_later_there_is_room_again() -> No
     assert restarts.count == 4
 
 
-def test_a_broker_that_is_away_for_a_night_does_not_use_the_limit_up() -> None:
+@pytest.mark.parametrize("start", [0.1, 5.0, 30.0, 45.0, 59.0, 90.0])
+def test_a_broker_that_is_away_for_a_night_does_not_use_the_limit_up(start: float) -> None:
     restarts, now = Restarts(rng=random.Random(1)), 0.0
     assert isinstance(restarts.after(ended(Failed, epochs=1), now), float)
     while now < 10 * 3600:
-        pause = restarts.after(ended(NoBroker, place=None), now)
+        pause = restarts.after(ended(NoBroker, place=None), now, lived=start)
         assert isinstance(pause, float)
-        now += pause + 5.0  # a start that finds nobody
+        now += pause + start  # that finds nobody

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +19,7 @@ from pyspark.sql import functions as F
 from lockgate import ConsoleSink, KafkaSink, write_stream
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.topics import create_topics
+from lockgate.runtime.lifecycle.holding import is_held
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -67,6 +70,13 @@ class Program:
         return found
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def finish(writer: Any) -> None:
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -87,6 +97,14 @@ def test_a_frame_with_the_columns_of_sparks_sink_is_written_as_it_is(program: Pr
     program.run(program.frame().select("key", "value"), program.sink())
     rows = Counter((record.key, record.value) for record in program.read())
     assert rows == Counter({(f"k{number % 7}".encode(), str(number).encode()): 1 for number in range(400)})
+
+
+def test_a_query_that_runs_holds_its_checkpoint_and_lets_go_when_it_ends(program: Program) -> None:
+    frame = program.frame().select("key", "value")
+    query = write_stream(frame, to=program.sink(), name=program.name, checkpoint=program.checkpoint).start()
+    wait_for(lambda: query.lastProgress is not None and is_held(Path(program.checkpoint)))
+    query.stop()
+    wait_for(lambda: not is_held(Path(program.checkpoint)))
 
 
 def test_any_other_frame_is_written_as_json_with_times_in_utc(program: Program) -> None:

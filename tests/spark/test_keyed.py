@@ -406,7 +406,7 @@ def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: P
         run_to_the_end(tmp_path, counted.to("out", sink))
 
     run_over(2, 35)
-    with pytest.raises(Refused, match="dealt out to 2 tasks, and 5 are asked for"):
+    with pytest.raises(Refused, match=r"dealt out to 2 tasks, and \.parallel\(5\) asks for 5"):
         run_over(5, 70)
     run_over(2, 70)
     assert {(row.v, row.n) for row in sink.rows} == {(v, v // 7 + 1) for _, v in rows}

@@ -1,0 +1,99 @@
+"""Does a campaign sell? Clicks on its advert, joined with what the same user buys within a day; and visits to the app.
+
+A click names its campaign if an advert led to it. A purchase counts for every such click of its user in the day before
+it. Clicks of a user with less than half an hour between them are one visit. Both results come out of the same epochs.
+
+    lockgate plan examples/app_tracking.py      the graphs and the guarantee
+    python examples/app_tracking.py             a run over three made-up days; needs no broker
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
+from lockgate.demo import terminal
+from lockgate.demo.example import in_directories, run_main
+
+CLICK = "user STRING, page STRING, campaign STRING, at TIMESTAMP"
+PURCHASE = "user STRING, cents BIGINT, bought TIMESTAMP"
+CHANCES = {None: 0.03, "banner": 0.06, "newsletter": 0.24}  # to buy within 30 hours, in the made-up events
+DAY, HOUR, GAP = timedelta(days=1), timedelta(hours=1), timedelta(minutes=30)
+
+
+def job(clicks: str = "clicks", purchases: str = "purchases", sales: str = "sales", visits: str = "visits") -> Job:
+    """Purchases with the clicks that led to them, and visits; events may arrive an hour out of order."""
+    clicked = stream("clicks", FileSource(path=clicks, value=CLICK)).event_time("at", lateness=HOUR)
+    bought = stream("purchases", FileSource(path=purchases, value=PURCHASE)).event_time("bought", lateness=HOUR)
+    adverts = clicked.where("campaign IS NOT NULL")
+    sold = adverts.join(bought, on="user", within=DAY, name="effect").where("bought >= at")
+    visited = clicked.key_by("user").window(windows.session(gap=GAP)).aggregate(clicks="count(*)")
+    return Job(
+        "app-tracking",
+        sold.to("sales", FileSink(path=sales)),
+        visited.to("visits", FileSink(path=visits)),
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+    )
+
+
+def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same without Spark, for `lockgate prove`."""
+    clicks, purchases = ([one for one in events[name] if not one["_late"]] for name in ("clicks", "purchases"))
+    sales = [
+        {name: one for name, one in {**click, **purchase}.items() if name != "_late"}
+        for click in clicks
+        for purchase in purchases
+        if click["user"] == purchase["user"] and click["campaign"] is not None
+        if click["at"] <= purchase["bought"] <= click["at"] + DAY
+    ]
+    latest = min(max(one["at"] for one in events["clicks"]), max(one["bought"] for one in events["purchases"]))
+    seen: dict[str, list[list[datetime]]] = defaultdict(list)
+    for click in sorted(clicks, key=lambda click: click["at"]):
+        own = seen[click["user"]]
+        if not own or click["at"] - own[-1][-1] > GAP:
+            own.append([])
+        own[-1].append(click["at"])
+    visits = [
+        {"user": user, "window_start": some[0], "window_end": some[-1] + GAP, "clicks": len(some)}
+        for user, own in seen.items()
+        for some in own
+        if some[-1] + GAP <= latest - HOUR
+    ]
+    return {"sales": sales, "visits": visits}
+
+
+def make_activity(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The visits of three days and what is bought after them, by stream; up to half an hour out of order."""
+    rng, made = random.Random(seed), []
+    for number in range(count):
+        user, campaign = f"user-{rng.randrange(count)}", rng.choice(list(CHANCES))
+        at = datetime(2026, 1, 1, tzinfo=timezone.utc) + number * 3 * DAY / count
+        for page in ("home", "search", "item")[: rng.randint(1, 3)]:
+            at += timedelta(minutes=rng.uniform(1, 9))
+            led_by = campaign if page == "home" else None
+            made.append((at, "clicks", {"user": user, "page": page, "campaign": led_by, "at": at.isoformat()}))
+        if rng.random() < CHANCES[campaign]:
+            at += HOUR * rng.uniform(0, 30)
+            made.append((at, "purchases", {"user": user, "cents": rng.randrange(9999), "bought": at.isoformat()}))
+    for _, name, event in sorted(made, key=lambda one: one[0] + rng.uniform(0, 0.5) * HOUR):
+        yield name, event
+
+
+def main(directory: Path | None = None) -> None:
+    """Write clicks and purchases, run the job over them, show what each campaign brings."""
+    activity = list(make_activity(count=1500, seed=7))
+    with in_directories("clicks", "purchases", "sales", "visits", directory=directory) as tryout:
+        for name in ("clicks", "purchases"):
+            tryout.send(name, [event for into, event in activity if into == name])
+        tryout.run(job(**tryout.places))
+        sales, visits = tryout.rows("sales"), tryout.rows("visits")
+    print("purchases within a day of a click on an advert, by the day of the click")
+    print(terminal.bars(Counter(sorted(f"{row['campaign']:10} {row['at']:%b %d}" for row in sales))))
+    print(f"\n{len(visits):,} visits; the longest had {max(row['clicks'] for row in visits)} clicks")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,76 @@
+"""What a run says, as lines of JSON: for those who collect logs and search them by field.
+
+    time, level, logger, message       always
+    job, epoch, step, run              where they are known; run is Spark's id of this start of the query
+    what, where, fix                   of an error that Lockgate raises
+    traceback                          of one that nobody foresaw
+
+Everything goes to standard error, a line each: warnings, what people are told otherwise, errors, restarts. The other
+channel stays free for `--json`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from lockgate.errors import LockgateError, step_in
+
+FORMS = ("text", "json")
+_FIELDS = ("job", "epoch", "step", "run", "restart")
+_log = logging.getLogger("lockgate.run")
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: Callable[[], Mapping[str, Any]] = dict
+        """What is known where a record does not say it itself: job, epoch, run."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name, value in self.known().items() if value is not None})
+        line.update({name: getattr(record, name) for name in _FIELDS if hasattr(record, name)})
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, LockgateError):
+            line.update(what=error.what, where=error.where, fix=error.fix)
+            if "step" not in line and (step := step_in(error.where)) is not None:
+                line["step"] = step
+        elif error is not None:
+            line["traceback"] = "".join(traceback.format_exception(error))
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def write_json() -> JsonLines:
+    """From now on everything that is logged is a line of JSON on standard error."""
+    lines = JsonLines()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(lines)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    logging.getLogger("lockgate").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    return lines
+
+
+def say_json(text: str, **fields: Any) -> None:
+    """What people would be told, as a record."""
+    _log.info("%s", text, extra=fields)
+
+
+def log_error(error: BaseException) -> None:
+    """The error that a command ends with."""
+    message = error.what if isinstance(error, LockgateError) else f"{type(error).__name__}: {error}"
+    _log.error("%s", message, exc_info=error)

@@ -1,0 +1,134 @@
+"""The command that answers for transactions: present."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command of this group."""
+    present = subparsers.add_parser(
+        "present",
+        help="answer for a transaction within its deadline, with the scores that are there",
+        description="Read transactions and the scores that several jobs give them, each from its topic; answer each "
+        "transaction as soon as all scores are there, and at its deadline with those that are. Answers go to the "
+        "result topic, by the transaction's id, and to who asks for GET /transactions/ID. Transactions are JSON with "
+        "an `id`, scores with `id` and `score`. Runs until Ctrl-C or SIGTERM, and prints what it has counted.",
+        epilog="example: lockgate present --servers localhost:9092 --transactions transactions "
+        "--score amount=scores-amount --score place=scores-place --results results --listen 9500",
+    )
+    present.add_argument("--servers", required=True, metavar="HOST:PORT", help="Kafka")
+    present.add_argument("--transactions", required=True, metavar="TOPIC", help="where transactions come from")
+    present.add_argument(
+        "--score",
+        required=True,
+        action="append",
+        metavar="NAME=TOPIC",
+        help="an analyser, and the topic of its scores; once for each",
+    )
+    present.add_argument("--results", required=True, metavar="TOPIC", help="where answers go")
+    present.add_argument(
+        "--deadline", default="20 ms", metavar="TIME", help="from the arrival of a transaction; %(default)s if not said"
+    )
+    present.add_argument(
+        "--listen",
+        default="0",
+        metavar="[HOST:]PORT",
+        help="where it is asked: /transactions/ID, /figures, /metrics, /health; a free port here if not said",
+    )
+    present.add_argument("--json", action="store_true", help="print the facts as JSON, a line at the start and the end")
+    present.set_defaults(run=run_present)
+
+
+def run_present(arguments: argparse.Namespace) -> int:
+    """Answer until somebody wants the end."""
+    from lockgate.dataflow.duration import as_duration
+    from lockgate.presenter.answering import Answering, Desk
+    from lockgate.presenter.figures import METRICS
+    from lockgate.presenter.gathering import Limits
+    from lockgate.presenter.presenter import Places, Presenter
+    from lockgate.runtime.metrics.prometheus import check_prometheus, page_of
+    from lockgate.runtime.metrics.server import address_of, listen
+
+    places = Places(
+        servers=arguments.servers,
+        transactions=arguments.transactions,
+        scores=scores_of(arguments.score, arguments.transactions),
+        results=arguments.results,
+    )
+    limits = Limits(deadline=as_duration(arguments.deadline, of="--deadline").total_seconds())
+    check_prometheus()
+    presenter = Presenter(places, limits)
+    is_over = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        is_over.set()
+        signal.signal(number, signal.default_int_handler)  # the second time it ends at once
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    # A look at everything that is held takes longer than a transaction has, and what is held has no cycles.
+    gc.set_threshold(5_000, 10, 1_000_000)
+    listening = listen(arguments.listen, option="--listen")
+    address = address_of(listening)
+
+    def announce() -> None:
+        tell({"address": address} if arguments.json else f"answers at {address}/transactions/ID; Ctrl-C ends it")
+
+    desk = Desk(
+        presenter.answers,
+        patience_seconds=limits.deadline,
+        facts=presenter.tally.facts,
+        metrics=page_of("presenter", presenter.tally.figures, METRICS),
+        is_well=presenter.is_reading.is_set,
+    )
+    answering = Answering(listening, desk)
+    try:
+        presenter.run(is_over, ready=announce)
+    finally:
+        answering.stop()
+    facts = presenter.tally.facts()
+    tell(facts if arguments.json else summary(facts))
+    return 0
+
+
+def scores_of(words: list[str], transactions: str) -> dict[str, str]:
+    """The topic of each analyser, from NAME=TOPIC."""
+    from lockgate.errors import Refused
+
+    scores: dict[str, str] = {}
+    for word in words:
+        name, _, topic = word.partition("=")
+        is_new = name not in scores and topic not in {*scores.values(), transactions}
+        if not (name and topic and is_new):
+            raise Refused(
+                f"{word!r} names no analyser with a topic of its own",
+                where="--score",
+                fix="one for each analyser: --score amount=scores-amount --score place=scores-place",
+            )
+        scores[name] = topic
+    return scores
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """What was counted, for people."""
+    how = f"{facts['full']:,} answered in full, {facts['partial']:,} in part ({facts['replaced']:,} replaced later)"
+    lines = [f"{facts['transactions']:,} transactions: {how}, {facts['missed_deadlines']:,} behind the deadline"]
+    rows = {"answer": facts["answer"], "full answer": facts["full_answer"]}
+    rows |= {f"score of {name}": told for name, told in facts["score_written"].items()}
+    for name, told in rows.items():
+        if told["count"]:
+            lines.append(f"  {name:<24} p50 {told['ms_p50']} ms, p99 {told['ms_p99']} ms, p99.9 {told['ms_p999']} ms")
+    return "\n".join(lines)
+
+
+def tell(what: str | dict[str, Any]) -> None:
+    """A line for whoever reads along."""
+    print(what if isinstance(what, str) else json.dumps(what), file=sys.stdout, flush=True)

@@ -1,0 +1,289 @@
+"""What the examples do alike: a place of their own, events sent, the job run to the end, rows read back.
+
+    with in_topics("requests", "counts", servers=servers) as tryout:
+        tryout.send("requests", make_requests(count=5000, seed=7))
+        tryout.run(job(**tryout.places))
+        print(terminal.table(tryout.rows("counts")))
+
+    in_topics         topics of a real Kafka, named after the moment: the one that is named, else the one of
+                      `lockgate up`, else one that is started here and stopped again
+    in_directories    directories; nothing else is needed
+
+A try is the same each time: events are dealt out to partitions in turn, and so many are taken an epoch that there are
+as many epochs as were asked for. So what an example prints can be compared. What is told on the way goes to standard
+error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lockgate.dataflow.job import Job
+from lockgate.demo.broker import borrow_kafka
+from lockgate.demo.reader import read_records
+from lockgate.errors import LockgateError, Refused
+from lockgate.files.reading import read_files
+from lockgate.kafka.topics import create_topics
+from lockgate.runtime.run import Run, run
+from lockgate.services.stack import Stack, default_root
+
+Row = dict[str, Any]
+
+PARTITIONS = 2
+_WHERE = "the topics of this example"
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_TURNS_PER_SECOND = 10
+_OPTIONS = {
+    "servers": ("HOST:PORT", "a Kafka of yours; else the one of `lockgate up`, else one for the time of this run"),
+    "directory": ("DIRECTORY", "where events and results stay; else they are removed at the end"),
+    "live": ("", "go on with new events, and show them on a page that updates, until Ctrl-C"),
+}
+
+
+def run_main(main: Callable[..., None]) -> NoReturn:
+    """Run a script's main with the words of its command line; what is refused or fails is one clear paragraph."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot draw a bar shows a question mark
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is stopped
+    arguments = vars(_parser(main).parse_args())
+    try:
+        main(**arguments)
+    except Refused as refusal:
+        print(refusal, file=sys.stderr)
+        sys.exit(2)
+    except LockgateError as failure:
+        print(failure, file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _parser(main: Callable[..., None]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=main.__globals__["__doc__"], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, parameter in inspect.signature(main).parameters.items():
+        if name in _OPTIONS:
+            metavar, told = _OPTIONS[name]
+            if parameter.default is False:
+                parser.add_argument(f"--{name}", action="store_true", help=told)
+            else:
+                kind = Path if name == "directory" else str
+                parser.add_argument(name, nargs="?", type=kind, metavar=metavar, help=told)
+    return parser
+
+
+class Tryout(ABC):
+    """One try of a job, at a place of its own.
+
+    Attributes:
+        places: the parameters of job() that say where it reads and writes.
+    """
+
+    def __init__(self, places: Mapping[str, str], checkpoints: Path, epochs: int) -> None:
+        self.places = dict(places)
+        self._checkpoints, self._epochs = checkpoints, epochs
+
+    @abstractmethod
+    def send(self, name: str, events: Iterable[Mapping[str, Any]]) -> None:
+        """Put events at one of the places, in their order."""
+
+    @abstractmethod
+    def rows(self, name: str) -> list[Row]:
+        """What is out at one of the places: plain Python, times in UTC. The order of rows is nobody's promise."""
+
+    @property
+    @abstractmethod
+    def _rows_per_epoch(self) -> int:
+        """How many an epoch takes, so that there are as many epochs as were asked for."""
+
+    def run(self, job: Job) -> Run:
+        """Run a job to the end of what was sent, and tell its guarantee."""
+        done = self._run(job, until_caught_up=True, new_life=True)
+        print(f"{job.name}: declared {done.plan.declared.label}, reached {done.plan.reached.label}\n")
+        return done
+
+    def _run(self, job: Job, *, until_caught_up: bool, new_life: bool) -> Run:
+        checkpoint = str(self._checkpoints / job.name)
+        limit = self._rows_per_epoch if until_caught_up else None
+        return run(job, checkpoint=checkpoint, until_caught_up=until_caught_up, rows_per_epoch=limit, new_life=new_life)
+
+
+# Directories
+
+
+@contextlib.contextmanager
+def in_directories(*names: str, directory: Path | None = None, epochs: int = 3) -> Iterator[Tryout]:
+    """A try with directories of these names, below one that is removed at the end unless it is given."""
+    with contextlib.ExitStack() as ends:
+        if directory is None:
+            directory = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lockgate-example-")))
+        yield _InDirectories({name: str(directory / name) for name in names}, directory / "checkpoints", epochs)
+
+
+class _InDirectories(Tryout):
+    _rows_per_epoch = 1  # of files
+
+    def send(self, name: str, events: Iterable[Mapping[str, Any]]) -> None:
+        lines = [json.dumps(event) for event in events]
+        per_file = -(-len(lines) // self._epochs)
+        directory = Path(self.places[name])
+        directory.mkdir(parents=True)
+        for number in range(0, len(lines), per_file):
+            path = directory / f"{number:06}.json"
+            path.write_text("\n".join(lines[number : number + per_file]))
+            os.utime(path, (number, number))  # Spark reads the oldest file first
+
+    def rows(self, name: str) -> list[Row]:
+        from pyspark.sql import SparkSession
+
+        found = read_files(SparkSession.active(), self.places[name]).collect()
+        return [_in_utc(row.asDict(recursive=True)) for row in found]
+
+
+def _in_utc(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _in_utc(one) for name, one in value.items()}
+    return value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+
+
+# Topics
+
+
+@contextlib.contextmanager
+def kafka_at(servers: str | None) -> Iterator[str]:
+    """The servers of a Kafka: those that are named, else those that run here, else of one that is started for it."""
+    if servers is not None:
+        yield servers
+        return
+    stack = Stack(default_root())
+    with borrow_kafka(stack, _tell) as is_left_running:
+        found = stack.status().kafka.servers
+        assert found is not None
+        _tell(f"Kafka at {found}" + ("" if is_left_running else ", for the time of this run"))
+        yield found
+
+
+@contextlib.contextmanager
+def in_topics(*names: str, servers: str | None = None, epochs: int = 3) -> Iterator[Topics]:
+    """A try with topics for these names, in a Kafka that is named, or runs here, or is started for it."""
+    with contextlib.ExitStack() as ends:
+        servers = ends.enter_context(kafka_at(servers))
+        checkpoints = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lockgate-example-")))
+        topics = {name: f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}" for name in names}
+        create_topics(servers, list(topics.values()), partitions=PARTITIONS, where=_WHERE)
+        yield Topics({"servers": servers, **topics}, checkpoints, epochs)
+
+
+class Topics(Tryout):
+    """A try with topics, which can also go on and on."""
+
+    def __init__(self, places: Mapping[str, str], checkpoints: Path, epochs: int) -> None:
+        super().__init__(places, checkpoints, epochs)
+        self._sent_most = 1
+
+    @property
+    def _rows_per_epoch(self) -> int:
+        return -(-self._sent_most // self._epochs)
+
+    def send(self, name: str, events: Iterable[Mapping[str, Any]]) -> None:
+        count = 0
+        with self._sender(name) as put:
+            for event in events:
+                put(event)
+                count += 1
+        self._sent_most = max(self._sent_most, count)
+
+    def rows(self, name: str) -> list[Row]:
+        records = read_records(self.places["servers"], [self.places[name]], is_complete=lambda: True)
+        return [_row(record.value) for record in records]
+
+    def live(
+        self, job: Job, into: str, events: Iterable[Mapping[str, Any]], *, per_second: int, output: str
+    ) -> Iterator[Row]:
+        """The rows of an output as they come, while the job runs and events are sent at their pace, to the end."""
+        is_over = threading.Event()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockgate-example") as threads:
+            running = self._run(job, until_caught_up=False, new_life=True)
+            sending = threads.submit(self._send_slowly, into, events, per_second, is_over)
+
+            def is_complete() -> bool:
+                running.wait(timeout=0)  # raises where the job has failed
+                if not sending.done():
+                    return False
+                sending.result()
+                running.stop()
+                self._run(job, until_caught_up=True, new_life=False)
+                return True
+
+            try:
+                records = read_records(self.places["servers"], [self.places[output]], is_complete=is_complete)
+                yield from (_row(record.value) for record in records)
+            finally:
+                is_over.set()
+                running.stop()
+
+    def _send_slowly(
+        self, name: str, events: Iterable[Mapping[str, Any]], per_second: int, is_over: threading.Event
+    ) -> None:
+        began = time.monotonic()
+        with self._sender(name) as put:
+            for number, event in enumerate(events):
+                if number % max(1, per_second // _TURNS_PER_SECOND) == 0:
+                    is_over.wait(max(0.0, began + number / per_second - time.monotonic()))
+                if is_over.is_set():
+                    return
+                put(event)
+
+    @contextlib.contextmanager
+    def _sender(self, name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(bootstrap_servers=self.places["servers"].split(","), linger_ms=20)
+        sent: list[Any] = []
+
+        def put(event: Mapping[str, Any]) -> None:
+            value = json.dumps(event).encode()
+            sent.append(producer.send(self.places[name], value, partition=len(sent) % PARTITIONS))
+
+        try:
+            yield put
+            for one in sent:
+                one.get(timeout=60)  # raises where the broker did not take it
+        finally:
+            producer.close()
+
+
+def _row(value: bytes) -> Row:
+    row: Row = json.loads(value, parse_float=Decimal)
+    return {name: _as_moment(one) for name, one in row.items()}
+
+
+def _as_moment(value: Any) -> Any:
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return value
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

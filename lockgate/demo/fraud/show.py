@@ -1,0 +1,328 @@
+"""The show of fraud detection: all parts run, payments come, one analyser is stopped and then killed, answers go on.
+
+    driver 1     amount, velocity, place: three real-time queries in one JVM
+    driver 2     blacklist, alone, since it is stopped (SIGSTOP) and killed (SIGKILL)
+    driver 3     the results, exactly-once into PostgreSQL; nobody waits for it, so it runs at a low priority
+    presenter    answers within the deadline
+    sender       payments at an even rate
+
+    warm-up      until every analyser scores and JVMs have compiled what is hot; not measured
+    undisturbed  the phase in which scores are timed
+    stopped      blacklist stands still; then it goes on
+    killed       blacklist is killed, and started again
+    afterwards   until the table has every payment
+
+What was measured is read from the topics when it is over (measured.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from lockgate.demo.fraud.measured import Measured, Phase, Stamps
+from lockgate.demo.fraud.topics import ANALYSERS, Topics
+from lockgate.errors import Failed
+from lockgate.kafka.topics import delete_topics
+from lockgate.presenter.presenter import check_client
+from lockgate.services.alone import alone
+from lockgate.services.processes import Mark
+from lockgate.services.stack import Stack, default_root
+
+DISTURBED = "blacklist"
+"""The analyser that is stopped and killed."""
+
+_DRIVERS = (("amount", "velocity", "place"), (DISTURBED,), ("results",))
+_PATIENCE = timedelta(minutes=5)
+_KILL_LIMIT = timedelta(seconds=20)
+_LOOK_SECONDS = 0.2
+_LOW_PRIORITY = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is shown. Seconds."""
+
+    rate: int = 1000  # payments a second
+    deadline_ms: int = 20
+    warm_up: float = 90.0
+    undisturbed: float = 130.0  # two ends of an epoch and more
+    stopped: float = 15.0
+    killed: float = 15.0  # before it is started again
+    partitions: int = 1  # each takes a slot of every analyser
+
+
+def show(
+    file: Path,
+    stack: Stack,
+    *,
+    settings: Settings,
+    now: datetime,
+    tell: Callable[[str], None],
+    home: Path | None = None,
+) -> Measured:
+    """Run all parts of the job file, disturb one, and tell what was measured; stops what it has started.
+
+    Args:
+        now: names the topics, the jobs and the table.
+        home: where checkpoints and logs stay; beside the services if not said.
+    """
+    check_client()
+    home = (home or stack.root / "fraud").absolute()
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(alone(home, what="the show runs here already", fix="wait for its end"))
+        for left in home.iterdir():  # of the show before
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != "lock":
+                left.unlink()
+        ends.enter_context(_borrowed(stack, tell))
+        status = stack.status()
+        topics = Topics(status.kafka.servers or "", f"fraud-{now:%Y%m%d-%H%M%S}-")
+        topics.make(settings.partitions)
+        ends.callback(delete_topics, topics.servers, topics.names, where="the topics of the show")
+        stage = _Stage(file, home, topics, status.postgres.dsn or "", settings, tell)
+        ends.callback(stage.drop_table)
+        ends.callback(stage.end)
+        phases = stage.play()
+        stage.finish()
+        return Measured(stage.stamps(phases), stage.table())
+
+
+def main_show(file: Path) -> None:
+    """The show as a command: progress goes to standard error, what was measured to standard output."""
+    stack = Stack(default_root())
+    measured = show(
+        file, stack, settings=Settings(), now=datetime.now(), tell=lambda line: print(line, file=sys.stderr)
+    )
+    print(measured.text())
+
+
+@contextlib.contextmanager
+def _borrowed(stack: Stack, tell: Callable[[str], None]) -> Iterator[None]:
+    """Kafka and PostgreSQL; stopped again where they were started here."""
+    is_started = stack.up(progress=tell)
+    try:
+        yield
+    finally:
+        if is_started:
+            stack.down(progress=tell)
+
+
+class _Stage:
+    """The processes of a show."""
+
+    def __init__(
+        self, file: Path, home: Path, topics: Topics, dsn: str, settings: Settings, tell: Callable[[str], None]
+    ) -> None:
+        self._file, self._home, self._topics, self._dsn = file, home, topics, dsn
+        self._settings, self._tell = settings, tell
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    # What happens
+
+    def play(self) -> list[Phase]:
+        """Everything up to the end of sending; when the phases were."""
+        settings = self._settings
+        self._start_presenter()
+        for parts in _DRIVERS:
+            self._start_driver(parts)
+        self._tell(f"sending {settings.rate:,} payments a second")
+        self._start_sender()
+        self._await_scores(ANALYSERS)
+        self._tell(f"all analysers score; warming up for {settings.warm_up:.0f} s")
+        self._pass(settings.warm_up)
+        phases = [self._phase("undisturbed", lambda: self._pass(settings.undisturbed))]
+        phases.append(self._phase(f"{DISTURBED} stopped", self._stop_one))
+        self._await_scores((DISTURBED,))
+        phases.append(self._phase(f"{DISTURBED} killed", self._kill_one))
+        self._await_scores((DISTURBED,))
+        return phases
+
+    def finish(self) -> None:
+        """Stop sending, and wait until the presenter has answered all and the table has every payment."""
+        self._tell("no more payments; waiting for the table")
+        self._ask_to_end("sender")
+        sent = self._topics.counts([self._topics.payments])[self._topics.payments]
+        self._await(lambda: self.table()["rows"] >= sent, "the table has every payment")
+        self._ask_to_end("presenter")
+
+    def _stop_one(self) -> None:
+        self._tell(f"SIGSTOP {DISTURBED}")
+        self._signal(DISTURBED, signal.SIGSTOP)
+        self._pass(self._settings.stopped)
+        self._signal(DISTURBED, signal.SIGCONT)
+        self._tell(f"SIGCONT {DISTURBED}")
+
+    def _kill_one(self) -> None:
+        self._tell(f"SIGKILL {DISTURBED}")
+        self._mark(DISTURBED).kill(_KILL_LIMIT)
+        self._processes.pop(DISTURBED).wait()
+        self._pass(self._settings.killed)
+        self._tell(f"starting {DISTURBED} again")
+        self._start_driver((DISTURBED,))
+
+    def _phase(self, name: str, act: Callable[[], None]) -> Phase:
+        begin = _now_ms()
+        act()
+        return Phase(name, begin, _now_ms())
+
+    # What was seen
+
+    def stamps(self, phases: Sequence[Phase]) -> Stamps:
+        """What the topics and the checkpoints say."""
+        return Stamps(
+            arrivals=self._topics.arrivals(),
+            scores={analyser: self._topics.first_scores(analyser) for analyser in ANALYSERS},
+            answers=self._topics.answers(),
+            epoch_ends={analyser: self._epoch_ends(analyser) for analyser in ANALYSERS},
+            phases=phases,
+            deadline_ms=self._settings.deadline_ms,
+        )
+
+    def _epoch_ends(self, analyser: str) -> list[int]:
+        """When the epochs of an analyser were committed: Spark writes a file for each."""
+        commits = self._home / analyser / "commits"
+        return sorted(round(one.stat().st_mtime * 1000) for one in commits.glob("[0-9]*"))
+
+    def table(self) -> dict[str, int]:
+        """How many payments are in the result store, and how many with all scores."""
+        import psycopg
+        from psycopg import sql
+
+        whole = sql.SQL(" AND ").join(
+            sql.SQL("{} IS NOT NULL").format(sql.Identifier(f"{analyser}_score")) for analyser in ANALYSERS
+        )
+        query = sql.SQL("SELECT count(card), count(*) FILTER (WHERE {}) FROM {}").format(
+            whole, sql.Identifier(self._topics.table)
+        )
+        with psycopg.connect(self._dsn) as connection:
+            try:
+                row = connection.execute(query).fetchone()
+            except psycopg.errors.UndefinedTable:  # the job makes it when its first rows are there
+                row = None
+        return {"rows": row[0], "whole": row[1]} if row else {"rows": 0, "whole": 0}
+
+    def drop_table(self) -> None:
+        """Leave nothing behind in the database."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(self._topics.table)))
+
+    # The processes
+
+    def _start_presenter(self) -> None:
+        topics = self._topics
+        words = ["--servers", topics.servers, "--transactions", topics.payments, "--results", topics.results]
+        words += [word for name, topic in topics.scores.items() for word in ("--score", f"{name}={topic}")]
+        words += ["--deadline", f"{self._settings.deadline_ms} ms", "--json"]
+        self._start("presenter", ["lockgate.cli.main", "present", *words])
+        out = self._home / "presenter.out"
+        self._await(lambda: b"address" in out.read_bytes(), "the presenter reads")
+        address = json.loads(out.read_bytes().splitlines()[0])["address"]
+        self._tell(f"the presenter answers at {address}/transactions/ID")
+
+    def _start_driver(self, parts: Sequence[str]) -> None:
+        name = parts[0]
+        words = [word for part in parts for word in ("--part", part)]
+        parameters = {"servers": self._topics.servers, "prefix": self._topics.prefix, "dsn": self._dsn}
+        words += [word for item in parameters.items() for word in ("-p", "=".join(item))]
+        module = ["lockgate.demo.fraud.driver", str(self._file), *words, "--home", str(self._home)]
+        self._start(name, module, niceness=_LOW_PRIORITY if name == "results" else 0)
+        out = self._home / f"{name}.out"
+        self._await(lambda: out.read_bytes().count(b"started ") == len(parts), f"{', '.join(parts)} started")
+        self._tell(f"started {', '.join(parts)}")
+
+    def _start_sender(self) -> None:
+        words = [
+            "--servers",
+            self._topics.servers,
+            "--topic",
+            self._topics.payments,
+            "--rate",
+            str(self._settings.rate),
+        ]
+        self._start("sender", ["lockgate.demo.fraud.sender", *words])
+
+    def _start(self, name: str, module: Sequence[str], niceness: int = 0) -> None:
+        mark = self._mark(name)
+        environ = {**os.environ, mark.name: mark.value}
+        command = [*(("nice", "-n", str(niceness)) if niceness else ()), sys.executable, "-m", *module]
+        with (self._home / f"{name}.out").open("wb") as out, (self._home / f"{name}.err").open("ab") as err:
+            self._processes[name] = subprocess.Popen(command, env=environ, cwd=self._home, stdout=out, stderr=err)
+
+    def _mark(self, name: str) -> Mark:
+        return Mark("LOCKGATE_FRAUD", hashlib.sha256(f"{self._home} {name}".encode()).hexdigest()[:16])
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        """To all processes of a part: Python, the JVM and what these have started."""
+        for process in self._mark(name).carriers():
+            process.send_signal(number)
+
+    def _ask_to_end(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.terminate()
+        if process.wait(_PATIENCE.total_seconds()) != 0:
+            raise self._failed(name)
+
+    def end(self) -> None:
+        """Kill whatever runs."""
+        for name in self._processes:
+            self._mark(name).kill(_KILL_LIMIT)
+        for process in self._processes.values():
+            process.wait()
+
+    # Waiting
+
+    def _await_scores(self, analysers: Sequence[str]) -> None:
+        """Until each of these has scored something that came from now on."""
+        names = [self._topics.scores[analyser] for analyser in analysers]
+        before = self._topics.counts(names)
+        self._await(
+            lambda: all(count > before[name] for name, count in self._topics.counts(names).items()),
+            f"{', '.join(analysers)} score",
+        )
+
+    def _pass(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left, _LOOK_SECONDS))
+
+    def _await(self, is_there: Callable[[], bool], what: str) -> None:
+        ends = time.monotonic() + _PATIENCE.total_seconds()
+        while not is_there():
+            self._check()
+            if time.monotonic() > ends:
+                raise Failed(f"waited in vain until {what}", where=f"the show, logs in {self._home}", fix="look there")
+            time.sleep(_LOOK_SECONDS)
+
+    def _check(self) -> None:
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise self._failed(name)
+
+    def _failed(self, name: str) -> Failed:
+        told = (self._home / f"{name}.err").read_text(errors="replace").strip().splitlines()
+        return Failed(
+            f"{name} has ended: {told[-1] if told else 'it said nothing'}",
+            where=str(self._home / f"{name}.err"),
+            fix="see what it says; logs of Spark are beside it",
+        )
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,124 @@
+"""The topics of the show: made with the broker's clock, and read back to their end by an outsider."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockgate.demo.fraud.measured import Given
+from lockgate.errors import Failed
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import make_topic
+from lockgate.kafka.wire import Connection
+
+ANALYSERS = ("amount", "velocity", "place", "blacklist")
+_WHERE = "the topics of the show"
+_PATIENCE_SECONDS = 60.0
+_AT_ONCE = 5_000
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the topics of a show are called; the job file knows the same names by its `prefix`."""
+
+    servers: str
+    prefix: str
+
+    @property
+    def payments(self) -> str:
+        """Where payments come in."""
+        return f"{self.prefix}payments"
+
+    @property
+    def scores(self) -> dict[str, str]:
+        """The topic of each analyser."""
+        return {analyser: f"{self.prefix}scores-{analyser}" for analyser in ANALYSERS}
+
+    @property
+    def results(self) -> str:
+        """Where the presenter answers."""
+        return f"{self.prefix}results"
+
+    @property
+    def table(self) -> str:
+        """Where the exactly-once job puts payments with their scores."""
+        return f"{self.prefix}results".replace("-", "_")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.payments, *self.scores.values(), self.results)
+
+    def make(self, partitions: int) -> None:
+        """Make them; the broker stamps records when it has them, so that all times are by one clock."""
+        connection = Connection(read_settings(self.servers, {}, where=_WHERE), where=_WHERE)
+        try:
+            for name in self.names:
+                stamped = {"message.timestamp.type": "LogAppendTime"}
+                make_topic(connection, name, partitions=partitions, configs=stamped, where=_WHERE)
+        finally:
+            connection.close()
+
+    def counts(self, names: Sequence[str]) -> dict[str, int]:
+        """How many records have come into topics; none of them is ever removed during a show."""
+        from confluent_kafka import Consumer
+
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "lockgate-show"})
+        try:
+            return {name: sum(end for _, end in _ends(consumer, name)) for name in names}
+        finally:
+            consumer.close()
+
+    def arrivals(self) -> dict[str, int]:
+        """When each payment came."""
+        return {value["id"]: at for value, at in self.read(self.payments)}
+
+    def first_scores(self, analyser: str) -> dict[str, int]:
+        """When the first score of each payment came."""
+        found: dict[str, int] = {}
+        for value, at in self.read(self.scores[analyser]):
+            found.setdefault(value["id"], at)
+        return found
+
+    def answers(self) -> dict[str, list[Given]]:
+        """The answers for each payment, in their order."""
+        found: dict[str, list[Given]] = {}
+        for value, at in self.read(self.results):
+            found.setdefault(value["id"], []).append(Given(at, value["is_partial"], tuple(value["missing"])))
+        return found
+
+    def read(self, topic: str) -> Iterator[tuple[dict[str, Any], int]]:
+        """Every record up to the end that the topic has now, with its stamp."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {"bootstrap.servers": self.servers, "group.id": "lockgate-show", "isolation.level": "read_committed"}
+        consumer = Consumer(settings)
+        try:
+            ends = dict(_ends(consumer, topic))
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            left = {partition for partition, end in ends.items() if end}
+            while left:
+                messages = consumer.consume(num_messages=_AT_ONCE, timeout=0.2)
+                for message in messages:
+                    partition, offset = message.partition(), message.offset()
+                    if message.error() is not None or partition is None or offset is None:
+                        raise Failed(
+                            f"topic {topic!r} cannot be read: {message.error()}",
+                            where=_WHERE,
+                            fix="look at the broker, and run the show again",
+                        )
+                    if offset < ends[partition]:
+                        yield json.loads(message.value() or b""), message.timestamp()[1]
+                    if offset + 1 >= ends[partition]:
+                        left.discard(partition)
+        finally:
+            consumer.close()
+
+
+def _ends(consumer: Any, topic: str) -> Iterator[tuple[int, int]]:
+    from confluent_kafka import TopicPartition
+
+    for partition in consumer.list_topics(topic, timeout=_PATIENCE_SECONDS).topics[topic].partitions:
+        yield partition, consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_PATIENCE_SECONDS)[1]

@@ -1,0 +1,1 @@
+"""Make what Spark's own submit needs to run a job on machines that know nothing of it."""

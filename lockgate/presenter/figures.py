@@ -1,0 +1,119 @@
+"""What a presenter counts, as figures of the same kind as those of a job.
+
+The metrics are its own, since it is no job: it has no epochs, and what matters of it is how often an answer was whole
+and how often it was in time. Latencies are quantiles since the start, as gauges: a histogram with fixed buckets could
+not tell 4 ms from 5 ms and 400 ms from 500 ms at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockgate.presenter.latencies import QUANTILES, Latencies
+from lockgate.runtime.metrics.figures import Figure, Metric
+
+METRICS = (
+    Metric("lockgate_presenter_transactions_total", "Transactions that came."),
+    Metric("lockgate_presenter_answers_total", "Transactions by how they were answered first.", ("answer",)),
+    Metric("lockgate_presenter_partial_share", "Of the first answers, the share with a score missing; 0 to 1."),
+    Metric("lockgate_presenter_replaced_total", "Partial answers that the full one has replaced."),
+    Metric("lockgate_presenter_missed_deadlines_total", "First answers that were later than their deadline."),
+    Metric("lockgate_presenter_missing_scores_total", "Scores that a first answer had to do without.", ("analyser",)),
+    Metric("lockgate_presenter_repeated_total", "Records that came again, which at-least-once allows.", ("what",)),
+    Metric("lockgate_presenter_unreadable_total", "Records that are no JSON of the expected form.", ("topic",)),
+    Metric("lockgate_presenter_forgotten_total", "Transactions that were let go, by what they still lacked.", ("as",)),
+    Metric("lockgate_presenter_held_transactions", "Transactions in memory."),
+    Metric("lockgate_presenter_answer_seconds", "From arrival to the first answer.", ("quantile",)),
+    Metric("lockgate_presenter_full_answer_seconds", "From arrival to the full answer.", ("quantile",)),
+    Metric(
+        "lockgate_presenter_score_written_seconds",
+        "From arrival until a score was written, by the stamps of both records.",
+        ("analyser", "quantile"),
+    ),
+    Metric("lockgate_presenter_score_seen_seconds", "From arrival until a score was here.", ("analyser", "quantile")),
+)
+"""Every metric of a presenter; docs/FRAUD.md tells what to make of them."""
+
+
+@dataclass
+class Tally:
+    """What has happened since the start."""
+
+    analysers: Sequence[str]
+    transactions: int = 0
+    answers: Counter[str] = field(default_factory=Counter)  # full or partial
+    replaced: int = 0
+    missed: int = 0
+    missing: Counter[str] = field(default_factory=Counter)  # by analyser
+    repeated: Counter[str] = field(default_factory=Counter)  # transaction or score
+    unreadable: Counter[str] = field(default_factory=Counter)  # by topic
+    forgotten: Counter[str] = field(default_factory=Counter)  # full, partial, unanswered or unknown
+    held: int = 0
+    first: Latencies = field(default_factory=Latencies)
+    full: Latencies = field(default_factory=Latencies)
+    written: dict[str, Latencies] = field(default_factory=dict)  # by analyser
+    seen: dict[str, Latencies] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for analyser in self.analysers:
+            self.written[analyser], self.seen[analyser] = Latencies(), Latencies()
+
+    @property
+    def partial_share(self) -> float | None:
+        """The share of first answers that were partial; None before the first."""
+        count = self.answers.total()
+        return self.answers["partial"] / count if count else None
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data, for `--json`."""
+        return {
+            "transactions": self.transactions,
+            "full": self.answers["full"],
+            "partial": self.answers["partial"],
+            "partial_share": self.partial_share,
+            "replaced": self.replaced,
+            "missed_deadlines": self.missed,
+            "missing": {analyser: self.missing[analyser] for analyser in self.analysers},
+            "repeated": dict(self.repeated),
+            "unreadable": dict(self.unreadable),
+            "forgotten": dict(self.forgotten),
+            "held": self.held,
+            "answer": self.first.facts(),
+            "full_answer": self.full.facts(),
+            "score_written": {analyser: self.written[analyser].facts() for analyser in self.analysers},
+            "score_seen": {analyser: self.seen[analyser].facts() for analyser in self.analysers},
+        }
+
+    def figures(self) -> list[Figure]:
+        """As metrics."""
+        found = [
+            Figure("lockgate_presenter_transactions_total", self.transactions),
+            Figure("lockgate_presenter_replaced_total", self.replaced),
+            Figure("lockgate_presenter_missed_deadlines_total", self.missed),
+            Figure("lockgate_presenter_held_transactions", self.held),
+        ]
+        found += [Figure("lockgate_presenter_answers_total", self.answers[how], (how,)) for how in ("full", "partial")]
+        if self.partial_share is not None:
+            found.append(Figure("lockgate_presenter_partial_share", self.partial_share))
+        found += _counted("lockgate_presenter_missing_scores_total", {one: self.missing[one] for one in self.analysers})
+        found += _counted("lockgate_presenter_repeated_total", self.repeated)
+        found += _counted("lockgate_presenter_unreadable_total", self.unreadable)
+        found += _counted("lockgate_presenter_forgotten_total", self.forgotten)
+        found += _quantiles("lockgate_presenter_answer_seconds", self.first, ())
+        found += _quantiles("lockgate_presenter_full_answer_seconds", self.full, ())
+        for analyser in self.analysers:
+            found += _quantiles("lockgate_presenter_score_written_seconds", self.written[analyser], (analyser,))
+            found += _quantiles("lockgate_presenter_score_seen_seconds", self.seen[analyser], (analyser,))
+        return found
+
+
+def _counted(name: str, counts: dict[str, int]) -> list[Figure]:
+    return [Figure(name, count, (label,)) for label, count in counts.items()]
+
+
+def _quantiles(name: str, latencies: Latencies, labels: tuple[str, ...]) -> list[Figure]:
+    told = ((share, latencies.quantile(share)) for share in QUANTILES.values())
+    return [Figure(name, seconds, (*labels, str(share))) for share, seconds in told if seconds is not None]

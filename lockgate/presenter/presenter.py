@@ -1,0 +1,209 @@
+"""The serving process: reads transactions and scores, answers each transaction by its deadline, publishes the answers.
+
+    transactions ─┐
+    scores of a  ─┼─> gather until all are there, or until the cut ─> result topic, key = transaction id
+    scores of b  ─┘                                                └> GET /transactions/ID
+
+Nothing here is durable, and nothing has to be: the topics hold what came and what was answered, and the full results
+are joined a second time by a job that is exactly-once. A presenter begins at the end of its topics; what came while
+none ran is answered by the result store alone. Answers are at-least-once, and by key: a later one replaces the other.
+
+It reads `read_committed`. A payment whose transaction is aborted never happened, and must not be answered. Scores come
+from real-time queries, which write without transactions: there it costs nothing.
+
+One thread does all of it, so nothing waits for a lock but those who ask. The client is librdkafka, which reads ahead in
+threads of its own without Python's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lockgate.errors import BadMachine, Failed, Unreachable
+from lockgate.presenter.answering import Answers
+from lockgate.presenter.figures import Tally
+from lockgate.presenter.gathering import Answer, Gathering, Limits
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, Producer
+
+_IDLE_SECONDS = 0.05  # how long it waits where nothing is under way, so that it notices when it has to end
+_AT_ONCE = 500  # records that are taken before somebody looks at the clock
+_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a presenter reads and writes."""
+
+    servers: str
+    transactions: str
+    scores: Mapping[str, str]  # the topic of each analyser
+    results: str
+    client: Mapping[str, str] = field(default_factory=dict)  # more settings of librdkafka, as for TLS
+
+
+def check_client() -> None:
+    """Refuse to begin where the client library is missing."""
+    try:
+        import confluent_kafka  # noqa: F401 - an extra
+    except ImportError as error:
+        raise BadMachine(
+            "The Kafka client of the presenter is not installed.",
+            where="package confluent-kafka",
+            fix="pip install 'lockgate[presenter]'",
+        ) from error
+
+
+class Presenter:
+    """Answers for transactions, from `run` until it is told to stop."""
+
+    def __init__(self, places: Places, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
+        check_client()
+        self.tally = Tally(tuple(places.scores))
+        self.answers = Answers(limits.held_max)
+        self.is_reading = threading.Event()
+        self._places, self._clock = places, clock
+        self._gathering = Gathering(tuple(places.scores), limits, self.tally)
+        self._analyser = {topic: analyser for analyser, topic in places.scores.items()}
+        self._refused: str | None = None
+
+    def run(self, is_over: threading.Event, *, ready: Callable[[], None] = lambda: None) -> None:
+        """Read and answer until it is over; what is answered is in the result topic when this returns.
+
+        Args:
+            ready: called once every transaction that comes from now on will be answered.
+        """
+        consumer, producer = self._open()
+        try:
+            self.is_reading.set()
+            ready()
+            while not is_over.is_set():
+                self._turn(consumer, producer)
+            left = producer.flush(_PATIENCE_SECONDS)
+            self._check_written(left)
+        finally:
+            self.is_reading.clear()
+            consumer.close()
+
+    def _turn(self, consumer: Consumer, producer: Producer) -> None:
+        """Take what is there, waiting for it until the next cut; then cut."""
+        cut = self._gathering.next_cut
+        wait = _IDLE_SECONDS if cut is None else min(_IDLE_SECONDS, max(0.0, cut - self._clock()))
+        # A batch waits until it is full or its time is over; so wait for one record, then take those beside it.
+        if (first := consumer.poll(wait)) is not None:
+            self._take(first, producer)
+            for message in consumer.consume(num_messages=_AT_ONCE, timeout=0):
+                self._take(message, producer)
+        for answer in self._gathering.cut(self._clock()):
+            self._publish(answer, producer)
+        producer.poll(0)
+        self._check_written(0)
+
+    def _take(self, message: Message, producer: Producer) -> None:
+        topic = message.topic()
+        if (error := message.error()) is not None:
+            from confluent_kafka import KafkaError
+
+            # Of all else the client says that it happened, and tries again.
+            ends = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if error.fatal() or error.code() in (*ends, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                raise Failed(
+                    f"topic {topic!r} cannot be read any more: {error.str()}",
+                    where=f"presenter, servers {self._places.servers}",
+                    fix="look at the brokers, and start the presenter again",
+                )
+            return
+        now, stamp = self._clock(), message.timestamp()[1] / 1000
+        try:
+            event = json.loads((message.value() or b"").decode())
+            id = str(event["id"])
+            score = None if topic == self._places.transactions else event["score"]
+            if not (score is None or isinstance(score, int | float)):
+                raise ValueError("a score is a number")
+        except (ValueError, KeyError, TypeError):
+            self.tally.unreadable[str(topic)] += 1
+            return
+        if topic == self._places.transactions:
+            answer = self._gathering.add_transaction(id, arrived=stamp, now=now)
+        else:
+            analyser = self._analyser[str(topic)]
+            answer = self._gathering.add_score(id, analyser, score, written=stamp, now=now)
+        if answer is not None:
+            self._publish(answer, producer)
+
+    def _publish(self, answer: Answer, producer: Producer) -> None:
+        self.answers.put(answer)
+        value = json.dumps(answer.facts()).encode()
+        while True:
+            try:
+                producer.produce(self._places.results, value, answer.id.encode(), on_delivery=self._noted)
+            except BufferError:  # the broker is slower than we are: let some of it leave first
+                producer.poll(_IDLE_SECONDS)
+                self._check_written(0)
+            else:
+                return
+
+    def _noted(self, error: Any, message: Message) -> None:
+        if error is not None and self._refused is None:
+            self._refused = error.str()
+
+    def _check_written(self, left: int) -> None:
+        if self._refused is not None or left:
+            raise Failed(
+                f"answers could not be written: {self._refused or f'{left} of them are still on their way'}",
+                where=f"presenter, topic {self._places.results!r}, servers {self._places.servers}",
+                fix="look at the brokers, and start the presenter again: nothing is lost but its figures",
+            )
+
+    # The client
+
+    def _open(self) -> tuple[Consumer, Producer]:
+        """A consumer that stands at the end of all topics, and a producer."""
+        from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+        common = {"bootstrap.servers": self._places.servers, "log_level": 2, **self._places.client}
+        reading = {
+            "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        writing = {"enable.idempotence": True, "linger.ms": 1}
+        consumer = Consumer({**common, **reading})
+        try:
+            ends = []
+            for topic in (self._places.transactions, *self._places.scores.values()):
+                partitions = self._partitions(consumer, topic)
+                for partition in partitions:
+                    place = TopicPartition(topic, partition)
+                    _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_SECONDS)
+                    ends.append(TopicPartition(topic, partition, end))
+            self._partitions(consumer, self._places.results)
+            consumer.assign(ends)
+        except KafkaException as error:
+            consumer.close()
+            raise Unreachable(
+                f"Kafka at {self._places.servers} does not answer: {error.args[0].str()}",
+                where="presenter",
+                fix="start it, or name the servers of another: --servers HOST:PORT",
+            ) from error
+        except BaseException:
+            consumer.close()
+            raise
+        return consumer, Producer({**common, **writing})
+
+    def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
+        found = consumer.list_topics(topic, timeout=_PATIENCE_SECONDS).topics[topic]
+        if found.error is not None or not found.partitions:
+            raise Unreachable(
+                f"topic {topic!r} is not there: {found.error.str() if found.error else 'it has no partitions'}",
+                where=f"presenter, servers {self._places.servers}",
+                fix="make it before the presenter starts, as a job that writes to it does",
+            )
+        return sorted(found.partitions)

@@ -1,0 +1,73 @@
+"""Let a stopped job go back to an epoch: what it did since is taken out of its checkpoint, and planned anew.
+
+The order of removal leaves, wherever it is interrupted, either a checkpoint that stops at its ledger or one that goes
+back when the command is given again:
+
+    1  state of later versions       a snapshot of one would be believed when its number comes again
+    2  notes of later epochs         which snapshot of a table they saw; schemas of their state
+    3  commits and offsets           the newest first
+
+With `keeps_next` the offsets of the one epoch behind it stay: that epoch is computed again over the same events, and
+no other. Spark repeats only the last epoch that it has offsets of.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from lockgate.errors import Refused
+from lockgate.runtime.lifecycle.history import History
+from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.sources.returned import FOLDER
+
+_NOTE = re.compile(r"tables/[^/]+/epochs/(\d+)")
+_SCHEMA = re.compile(r"state/\d+/_metadata/v2/(\d+)")
+
+
+def later_files(history: History, epoch: int, *, keeps_next: bool) -> tuple[str, ...]:
+    """The files that go, in the order in which they may be removed."""
+    last_planned = epoch + 1 if keeps_next else epoch
+    state = [file.name for store in history.stores for file in store.files if file.version >= epoch + 2]
+    notes = [
+        name
+        for name in history.entries
+        for found in [_NOTE.fullmatch(name) or _SCHEMA.fullmatch(name)]
+        if found is not None and int(found.group(1)) > last_planned
+    ]
+    logs = [
+        name
+        for number in sorted({*history.planned, *history.committed}, reverse=True)
+        for name, is_later in (
+            (f"commits/{number}", number > epoch and number in history.committed),
+            (f"offsets/{number}", number > last_planned and number in history.planned),
+        )
+        if is_later
+    ]
+    return (*state, *notes, *logs)
+
+
+def refuse_lost_files(history: History, epoch: int) -> None:
+    """Refuse to go back behind files that are not there any more to be read again."""
+    for path in sorted(history.unread(epoch)):
+        where = f"checkpoint {history.tree.root}, {path}"
+        if f"/{FOLDER}/" in path:
+            raise Refused(
+                f"events were tried again, or sent back from the dead letters, since epoch {epoch}; what was read is"
+                " removed, so they would be lost",
+                where=where,
+                fix="go back to a later epoch; or begin again with everything: lockgate run --new-life",
+            )
+        local = _local(path)
+        if local is not None and isinstance(history.tree, LocalTree) and not local.exists():
+            raise Refused(
+                f"a file that was read since epoch {epoch} is gone, so it cannot be read again",
+                where=where,
+                fix="put it back where it was, or go back to a later epoch",
+            )
+
+
+def _local(path: str) -> Path | None:
+    parsed = urlparse(path)
+    return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None

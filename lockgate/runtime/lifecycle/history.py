@@ -1,0 +1,152 @@
+"""What a checkpoint holds of its past: its epochs, and to which of them a stopped job can go back.
+
+To go on behind epoch N, Spark needs the offsets of N and of the epoch before it, the commit of N, and the state that N
+left behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import unquote
+
+from lockgate.errors import CheckpointDamaged, Refused
+from lockgate.runtime.lifecycle.operators import read_operator
+from lockgate.runtime.lifecycle.stores import Store, find_stores
+from lockgate.runtime.lifecycle.tree import Entry, Tree
+from lockgate.runtime.lifecycle.versions import holds_epoch, partitions_of
+
+
+@dataclass(frozen=True)
+class History:
+    """A checkpoint's files, as they were at one look."""
+
+    tree: Tree
+    entries: Mapping[str, Entry]
+
+    @cached_property
+    def planned(self) -> list[int]:
+        """The epochs whose offsets are there."""
+        return self._numbers("offsets")
+
+    @cached_property
+    def committed(self) -> list[int]:
+        """The epochs that Spark has logged as done."""
+        return self._numbers("commits")
+
+    @cached_property
+    def stores(self) -> list[Store]:
+        """The stores of the state."""
+        return find_stores(self.entries.values())
+
+    @cached_property
+    def reachable(self) -> list[int]:
+        """The epochs that a stopped job can go on behind."""
+        planned = {*self.planned}
+        return [
+            epoch
+            for epoch in self.committed
+            if epoch in planned
+            and (epoch == 0 or epoch - 1 in planned)
+            and holds_epoch(self.stores, epoch, self.partitions(epoch), self._by_key)
+        ]
+
+    @cached_property
+    def _by_key(self) -> set[int]:
+        """The operators that are dealt out by key, as far as Spark has noted what they are."""
+        numbers = {store.operator for store in self.stores}
+        return {number for number in numbers if read_operator(self.tree.read, self.entries, number).is_by_key}
+
+    @property
+    def last(self) -> int:
+        """The last epoch that is done; Refused where there is none, or where a restart could not go on behind it."""
+        if not self.committed:
+            raise Refused(
+                "no epoch is done in this checkpoint",
+                where=f"checkpoint {self.tree.root}",
+                fix="name the checkpoint of a job that has run: --checkpoint PLACE",
+            )
+        if self.committed[-1] not in self.reachable:
+            raise CheckpointDamaged(
+                f"files of epoch {self.committed[-1]}, the last one that is done, are missing",
+                where=f"checkpoint {self.tree.root}",
+                fix="look what is wrong: lockgate checkpoints verify; then go back to an epoch that is whole"
+                f" ({_told(self.reachable)}): lockgate checkpoints rollback --to N",
+            )
+        return self.committed[-1]
+
+    def partitions(self, epoch: int) -> int | None:
+        """How many partitions the state had in an epoch, where that is known."""
+        return partitions_of(self.tree.read(f"offsets/{epoch}"))
+
+    def unread(self, epoch: int) -> dict[str, int]:
+        """The files that sources of files have planned behind an epoch, with the number of the source."""
+        lines = (self.tree.read(f"offsets/{epoch}") or b"").decode().splitlines()[2:]
+        found: dict[str, int] = {}
+        for number, line in enumerate(lines):
+            read = _log_offset(line)
+            if read is not None:
+                found |= {path: number for path, batch in self.source_files(number).items() if batch > read}
+        return found
+
+    def source_files(self, number: int) -> dict[str, int]:
+        """The files that a source has in its log, with their place in it; none where it is no source of files."""
+        found: dict[str, int] = {}
+        for name in self.entries:
+            folder, _, file = name.rpartition("/")
+            if folder == f"sources/{number}" and file.removesuffix(".compact").isdigit():
+                for line in (self.tree.read(name) or b"").decode(errors="replace").splitlines()[1:]:
+                    told = _as_object(line)
+                    if "path" in told and "batchId" in told:
+                        found[unquote(str(told["path"]))] = int(str(told["batchId"]))
+        return found
+
+    def _numbers(self, log: str) -> list[int]:
+        names = (name.split("/") for name in self.entries)
+        return sorted(int(parts[1]) for parts in names if parts[0] == log and len(parts) == 2 and parts[1].isdigit())
+
+
+def look_at(tree: Tree) -> History:
+    """A checkpoint as it is now."""
+    return History(tree, {entry.name: entry for entry in tree.entries()})
+
+
+def refuse_unreachable(history: History, epoch: int) -> None:
+    """Refuse an epoch that a job cannot go on behind, and name those that it can."""
+    if epoch in history.reachable:
+        return
+    where = f"checkpoint {history.tree.root}"
+    if not history.reachable:
+        raise Refused("there is no epoch that could be gone back to", where=where, fix="begin again: --new-life")
+    oldest, newest = history.reachable[0], history.reachable[-1]
+    what = (
+        f"epoch {epoch} is not done yet"
+        if epoch > max(history.committed)
+        else f"the checkpoint does not have everything of epoch {epoch} any more"
+    )
+    raise Refused(
+        what,
+        where=where,
+        fix=f"go back to epoch {oldest}, the oldest one that is whole"
+        + (f", or to a later one, up to {newest}" if newest > oldest else "")
+        + "; --keep-epochs of `lockgate run` says how many are kept",
+    )
+
+
+def _told(epochs: list[int]) -> str:
+    return "none is" if not epochs else f"from {epochs[0]} to {epochs[-1]}"
+
+
+def _log_offset(line: str) -> int | None:
+    offset = _as_object(line).get("logOffset")
+    return offset if isinstance(offset, int) else None
+
+
+def _as_object(line: str) -> dict[str, object]:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}

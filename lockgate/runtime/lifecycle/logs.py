@@ -1,0 +1,130 @@
+"""The logs of a checkpoint, line by line: which offsets an epoch has, and that it was committed.
+
+    offsets/N      v1, then {"batchWatermarkMs", "batchTimestampMs", "conf"}, then a line for each source
+    commits/N      v1, then {"nextBatchWatermarkMs"}, and the ids of the state files where they carry some
+    sources/S/N    v1, then lines of JSON: what a source remembers for itself
+
+A source of Kafka has {topic: {partition: offset}}; one that counts rows {"row": ...}; others say what they like.
+Everything here raises ValueError where a file does not read as what it should be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_NONE = "-"  # a source that has no offset yet
+
+Places = Mapping[tuple[str, int], int]
+"""Where a source stands, by topic and partition; one that counts rows has the topic "" and the partition 0."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where one source stands behind an epoch."""
+
+    source: str  # its number in the query
+    told: Any  # as the source writes it
+
+    @property
+    def places(self) -> Places | None:
+        """The same as numbers that can be subtracted; None where it does not count."""
+        if not isinstance(self.told, dict) or not self.told:
+            return None
+        row = self.told.get("row")
+        if isinstance(row, int):
+            return {("", 0): row}
+        found: dict[tuple[str, int], int] = {}
+        for topic, partitions in self.told.items():
+            if not isinstance(partitions, dict):
+                return None
+            for partition, offset in partitions.items():
+                if not str(partition).isdigit() or not isinstance(offset, int):
+                    return None
+                found[str(topic), int(partition)] = offset
+        return found
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A file of the log of offsets."""
+
+    watermark_ms: int
+    at_ms: int | None
+    conf: Mapping[str, str]
+    offsets: tuple[Offset, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A file of the log of commits."""
+
+    watermark_ms: int  # what the next epoch acts on, as far as it is known by then
+    ids: Mapping[int, tuple[frozenset[str], ...]] = field(default_factory=dict)  # of state, by operator and partition
+
+
+def read_offsets(content: bytes) -> Planned:
+    """What an epoch was planned with."""
+    version, lines = _lines(content)
+    if not lines:
+        raise ValueError("it ends behind its first line")
+    told = _object(lines[0]) if lines[0].strip() else {}
+    offsets = []
+    for number, line in enumerate(lines[1:]):
+        source, text = line.split(":", 1) if version != "v1" else (str(number), line)
+        offsets.append(Offset(source, _told(text)))
+    if not offsets:
+        raise ValueError("it has no line for any source")
+    at = told.get("batchTimestampMs")
+    return Planned(
+        watermark_ms=int(told.get("batchWatermarkMs", 0)),
+        at_ms=None if at is None else int(at),
+        conf={str(name): str(value) for name, value in dict(told.get("conf") or {}).items()},
+        offsets=tuple(offsets),
+    )
+
+
+def read_commit(content: bytes) -> Ended:
+    """What was noted when an epoch was committed."""
+    _, lines = _lines(content)
+    told = _object(lines[0]) if lines else {}
+    ids = {
+        int(operator): tuple(frozenset(str(one) for one in stores) for stores in partitions)
+        for operator, partitions in (told.get("stateUniqueIds") or {}).items()
+    }
+    return Ended(watermark_ms=int(told.get("nextBatchWatermarkMs", 0)), ids=ids)
+
+
+def read_source_log(content: bytes) -> list[Any]:
+    """What a source remembers."""
+    # Kafka's connector begins with a byte of zero, for readers of a version of Spark that is long gone.
+    _, lines = _lines(content.removeprefix(b"\0"))
+    return [json.loads(line) for line in lines]
+
+
+def _told(text: str) -> Any:
+    """An offset is JSON, but nobody makes a source of somebody else's write it."""
+    try:
+        return None if text == _NONE else json.loads(text)
+    except ValueError:
+        if text.startswith(("{", "[")) or not text:
+            raise
+        return text
+
+
+def _lines(content: bytes) -> tuple[str, list[str]]:
+    first, *lines = content.decode().split("\n") if content else [""]
+    if not (first.startswith("v") and first[1:].isdigit()):
+        raise ValueError(f"it begins with {first[:20]!r}, and not with a version" if content else "it is empty")
+    while lines and not lines[-1]:
+        lines.pop()
+    return first, lines
+
+
+def _object(line: str) -> dict[str, Any]:
+    told = json.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError(f"its second line is no JSON object: {line[:40]!r}")
+    return told

@@ -1,0 +1,82 @@
+"""What Spark has noted beside the state of an operator: what it is, and what it keeps.
+
+state/0/_metadata/v2/7       since epoch 7; an operator that was rescaled, or has got another state, has several
+state/0/_metadata/metadata   of older operators, once and for all
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+Read = Callable[[str], bytes | None]
+
+_STEP = re.compile(r"(.+)_[0-9a-f]{8}")  # how a step of ours calls its state: see spark/keyed.state_name
+_BY_KEY = (
+    *("symmetricHashJoin", "sessionWindowStateStoreSaveExec", "dedupe", "dedupeWithinWatermark"),
+    *("transformWithStateExec", "transformWithStateInPySparkExec"),
+)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator with state, as it is noted beside its state."""
+
+    id: int
+    name: str  # what Spark calls it; empty where that cannot be read
+    partitions: int | None
+    stores: tuple[str, ...]
+    states: tuple[str, ...]  # the names of its states, where it has several
+    steps: tuple[str, ...] = ()  # of ours that keep their state there; nearly as their authors call them
+
+    @property
+    def has_families(self) -> bool:
+        """Does it keep several kinds of rows in one store? A snapshot is then there from the first version on."""
+        return self.name.startswith("transformWithState")
+
+    @property
+    def is_by_key(self) -> bool:
+        """Does Spark always deal it out by key? Others may take all rows together, and have one partition then."""
+        return self.name in _BY_KEY
+
+
+def operator_file(names: Collection[str], number: int) -> str | None:
+    """The newest file in which Spark has noted what an operator is."""
+    second = [
+        name for name in names if name.startswith(f"state/{number}/_metadata/v2/") and name.rpartition("/")[2].isdigit()
+    ]
+    if second:
+        return max(second, key=lambda name: int(name.rpartition("/")[2]))
+    first = f"state/{number}/_metadata/metadata"
+    return first if first in names else None
+
+
+def parse_operator(content: bytes, number: int) -> Operator:
+    """What Spark has noted about an operator; ValueError where it cannot be read."""
+    try:
+        told = json.loads(content.decode().split("\n", 1)[1])
+        infos = told["stateStoreInfo"]
+        own = json.loads(told.get("operatorPropertiesJson") or "{}")
+        states = tuple(str(one["stateName"]) for one in own.get("stateVariables", ()))
+        return Operator(
+            id=number,
+            name=str(told["operatorInfo"]["operatorName"]),
+            partitions=max((int(one["numPartitions"]) for one in infos), default=None),
+            stores=tuple(str(one["storeName"]) for one in infos),
+            states=states,
+            steps=tuple(found[1] for one in states if (found := _STEP.fullmatch(one))),
+        )
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"it does not say what the operator is ({type(error).__name__}: {error})") from None
+
+
+def read_operator(read: Read, names: Collection[str], number: int) -> Operator:
+    """An operator, as far as its file can be read."""
+    file = operator_file(names, number)
+    content = None if file is None else read(file)
+    try:
+        return parse_operator(content or b"", number)
+    except ValueError:
+        return Operator(id=number, name="", partitions=None, stores=(), states=())

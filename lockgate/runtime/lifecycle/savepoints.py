@@ -1,0 +1,278 @@
+"""A savepoint: a copy of a checkpoint at one epoch, which can be carried elsewhere and gone on from.
+
+    savepoint.json      what it is: job, epoch, offsets, ledger, versions; SHA-256 and size of every file
+    checkpoint/...      the files that a run needs to go on behind that epoch, and no others
+
+It is written aside and put in place whole: what has its name is complete. Files of an epoch that is done do not change
+any more, so a savepoint may be taken while the job runs; a file that the job has cleaned up meanwhile makes it begin
+again with a newer epoch.
+
+What in a checkpoint hangs on its place is mended by `lay_out`: Spark keeps the whole paths of the schemas of its state.
+Sources of files keep the whole paths of what they have read, which only the same paths can mean (see positions.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+from uuid import uuid4
+
+from lockgate.commit.ledger import Entry
+from lockgate.errors import CheckpointDamaged, Failed, Refused
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.checksums import is_checksum
+from lockgate.runtime.lifecycle.cleaning import is_leftover
+from lockgate.runtime.lifecycle.history import History, look_at
+from lockgate.runtime.lifecycle.tree import Tree
+from lockgate.runtime.lifecycle.versions import files_of_epoch
+from lockgate.sources.returned import FOLDER
+
+FILE = "savepoint.json"
+FILES = "checkpoint"
+FORMAT = 1
+_LOOKS = 5
+_STATE_NOTES = ("/_metadata/", "/_stateSchema/")
+_SCHEMAS = "/_metadata/v2/"
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file as it was copied."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """What a savepoint says of itself."""
+
+    job: str
+    epoch: int  # the last one that is done in it
+    query: str
+    digest: str  # of offsets/<epoch>
+    made: str
+    offsets: Mapping[str, Mapping[str, int]]  # behind the epoch, where sources are Kafka
+    ledger: Mapping[str, Any] | None  # the deciding ledger as it fits the copy; None where the job has none
+    versions: Mapping[str, str]
+    files: tuple[SavedFile, ...] = field(default_factory=tuple)
+
+    @property
+    def bytes(self) -> int:
+        """What the files take."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def places(self) -> dict[tuple[str, int], int]:
+        """The offsets by topic and partition."""
+        return {(topic, int(at)): offset for topic, ends in self.offsets.items() for at, offset in ends.items()}
+
+    def entry(self, run: str, query: str, now: datetime) -> Entry:
+        """What a ledger says from which this savepoint goes on."""
+        told = {} if self.ledger is None else self.ledger
+        return Entry(
+            run=run,
+            query=query,
+            epoch=told.get("epoch", self.epoch),
+            digest=told.get("digest", self.digest),
+            at=now.isoformat(timespec="milliseconds"),
+        )
+
+    def as_facts(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+def take_savepoint(
+    tree: Tree, checkpoint: Checkpoint, place: Tree, *, job: str, ledger: Entry | None, now: datetime, is_live: bool
+) -> Savepoint:
+    """Copy a checkpoint at its last epoch to a place where nothing is.
+
+    Args:
+        ledger: what the deciding ledger says; its epoch may be one that Spark has not logged yet.
+    """
+    refuse_taken(place)
+    parent, name = parent_of(place)
+    aside = f"{name}.part-{secrets.token_hex(4)}"
+    for look in range(1, _LOOKS + 1):
+        try:
+            made = _copy(look_at(tree), checkpoint, parent.below(aside), job=job, ledger=ledger, now=now)
+            parent.move(aside, name)
+        except (FileNotFoundError, CheckpointDamaged) as error:
+            parent.remove(aside)
+            # A listing is not of one moment: of a live job it may have a commit and not its offsets.
+            if isinstance(error, CheckpointDamaged) and (not is_live or look == _LOOKS):
+                raise
+            if not is_live or look == _LOOKS:
+                raise Failed(
+                    f"a file went away while the checkpoint was copied: {error}",
+                    where=f"checkpoint {tree.root}",
+                    fix="let the job keep more epochs (lockgate run --keep-epochs), or stop it first",
+                ) from None
+        except BaseException:
+            parent.remove(aside)
+            raise
+        else:
+            return made
+    raise AssertionError
+
+
+def refuse_taken(place: Tree) -> None:
+    """Refuse a place where something is."""
+    if place.exists():
+        raise Refused(
+            f"there is something at {place.root} already", where="command line", fix="name a place that is not there"
+        )
+
+
+def read_savepoint(place: Tree) -> Savepoint:
+    """What a savepoint says, after every file of it was compared with its hash."""
+    content = place.read(FILE)
+    where = f"savepoint {place.root}"
+    if content is None:
+        raise Refused(f"there is no {FILE}, so this is no savepoint", where=where, fix="name the place of a savepoint")
+    try:
+        told = json.loads(content)
+        if told.pop("format") != FORMAT:
+            raise ValueError(f"this version of Lockgate knows format {FORMAT}")
+        files = tuple(SavedFile(**one) for one in told.pop("files"))
+        saved = Savepoint(**told, files=files)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            f"{FILE} cannot be read ({type(error).__name__}: {error})", where=where, fix="bring it back from a copy"
+        ) from None
+    names = {entry.name.removeprefix(f"{FILES}/") for entry in place.entries(FILES) if not is_checksum(entry.name)}
+    listed = {file.name for file in files}
+    if names != listed:
+        odd = sorted(names ^ listed)
+        raise Refused(
+            f"{len(odd)} files are missing, or are there and not listed, e.g. {odd[0]}",
+            where=where,
+            fix="bring the savepoint back from a copy",
+        )
+    for file in files:
+        data = place.read(f"{FILES}/{file.name}") or b""
+        if (len(data), hashlib.sha256(data).hexdigest()) != (file.bytes, file.sha256):
+            raise Refused(
+                f"the file {file.name} is not as it was saved ({len(data)} bytes)",
+                where=where,
+                fix="bring the savepoint back from a copy",
+            )
+    return saved
+
+
+def lay_out(saved: Savepoint, place: Tree, aside: Tree, *, root: str, query: str) -> None:
+    """Write the files of a savepoint as a checkpoint that is going to lie at this root, under this query's id."""
+    for file in saved.files:
+        data = place.read(f"{FILES}/{file.name}")
+        if data is None or hashlib.sha256(data).hexdigest() != file.sha256:
+            raise Failed(
+                f"the file {file.name} changed while it was copied",
+                where=f"savepoint {place.root}",
+                fix="bring the savepoint back from a copy",
+            )
+        if file.name == "metadata":
+            data = json.dumps({"id": query}).encode()
+        elif _SCHEMAS in file.name:
+            data = _with_root(data, root)
+        aside.write(file.name, data)
+
+
+def new_query() -> str:
+    """An id for a query; Spark keeps it in the checkpoint."""
+    return str(uuid4())
+
+
+def parent_of(tree: Tree) -> tuple[Tree, str]:
+    """The tree above one, and its name there."""
+    return tree.above(), tree.root.rstrip("/").rpartition("/")[2]
+
+
+def _copy(
+    history: History, checkpoint: Checkpoint, aside: Tree, *, job: str, ledger: Entry | None, now: datetime
+) -> Savepoint:
+    epoch = history.last
+    where = f"checkpoint {checkpoint.root}"
+    digest, query = checkpoint.digest(epoch), checkpoint.query()
+    if digest is None or query is None:
+        raise FileNotFoundError(f"offsets/{epoch}, or metadata")
+    # An epoch that is out and that Spark has not logged has to be told from one that is not: its offsets go along.
+    is_next_out = ledger is not None and ledger.epoch == epoch + 1 and ledger.digest == checkpoint.digest(epoch + 1)
+    entry = None
+    if ledger is not None:
+        entry = ledger if is_next_out else Entry(ledger.run, query, epoch, digest, ledger.at)
+    _refuse_waiting(history, epoch, where)
+    files = []
+    for name in _names(history, epoch, last_planned=epoch + 1 if is_next_out else epoch):
+        data = checkpoint.read(name)
+        if data is None:
+            raise FileNotFoundError(name)
+        aside.write(f"{FILES}/{name}", data)
+        files.append(SavedFile(name, len(data), hashlib.sha256(data).hexdigest()))
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(checkpoint.kafka_offsets(epoch).items()):
+        offsets.setdefault(topic, {})[str(partition)] = offset
+    saved = Savepoint(
+        job=job,
+        epoch=epoch,
+        query=query,
+        digest=digest,
+        made=now.isoformat(timespec="milliseconds"),
+        offsets=offsets,
+        ledger=None if entry is None else entry.as_facts(),
+        versions={"lockgate": version("lockgate"), "spark": version("pyspark"), "python": platform.python_version()},
+        files=tuple(files),
+    )
+    aside.write(FILE, json.dumps(saved.as_facts(), indent=1).encode())
+    return saved
+
+
+def _names(history: History, epoch: int, *, last_planned: int) -> list[str]:
+    """The files that a run needs to go on behind an epoch."""
+    found = ["metadata"]
+    found += [f"offsets/{number}" for number in history.planned if epoch - 1 <= number <= last_planned]
+    found += [f"commits/{number}" for number in history.committed if epoch - 1 <= number <= epoch]
+    found += files_of_epoch(history.tree, history.stores, epoch, history.partitions(epoch))
+    for name in history.entries:
+        file = name.rpartition("/")[2]
+        if is_checksum(name) or is_leftover(name, history):
+            continue
+        is_note = "/epochs/" in name or _SCHEMAS in name
+        is_later = is_note and file.isdigit() and int(file) > last_planned
+        is_state_note = name.startswith("state/") and any(one in name for one in _STATE_NOTES)
+        if (is_state_note or name.startswith(("sources/", "native/", "described/", "tables/"))) and not is_later:
+            found.append(name)
+    return sorted(found)
+
+
+def _refuse_waiting(history: History, epoch: int, where: str) -> None:
+    """Events that wait for another try belong to no epoch, and no copy of one can hold them."""
+    waiting = [name for name in history.entries if name.startswith(("waiting/", f"{FOLDER}/"))]
+    if [name for name in waiting if not is_checksum(name)] or any(
+        f"/{FOLDER}/" in path for path in history.unread(epoch)
+    ):
+        raise Refused(
+            "events wait to be tried again, or were sent back from the dead letters and are not read yet",
+            where=where,
+            fix="run the job with --until-caught-up, so that nothing waits, then take the savepoint",
+        )
+
+
+def _with_root(data: bytes, root: str) -> bytes:
+    """The notes about a step's state, with its schemas in their new place."""
+    head, _, body = data.decode().partition("\n")
+    told = json.loads(body)
+    for store in told.get("stateStoreInfo", []):
+        if "stateSchemaFilePaths" in store:
+            store["stateSchemaFilePaths"] = [
+                f"{root.rstrip('/')}/state/{path.rpartition('/state/')[2]}" for path in store["stateSchemaFilePaths"]
+            ]
+    return f"{head}\n{json.dumps(told, separators=(',', ':'))}".encode()

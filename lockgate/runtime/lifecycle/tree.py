@@ -1,0 +1,272 @@
+"""Everything below a directory, on this machine's disk and on any Hadoop file system: look, copy, remove.
+
+Names are relative to the root, with slashes. Unlike the commits of a FileSink (files/system.py), nothing here races
+with another writer: whoever changes a checkpoint has made sure before that no driver uses it. So any file system of
+Hadoop's will do.
+
+Every method raises OSError where the system does not do what it is asked.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from lockgate.errors import Refused
+from lockgate.files.system import ASIDE, as_os_error, local_path, sync
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file."""
+
+    name: str
+    bytes: int
+    modified: datetime
+
+
+class Tree(ABC):
+    """A directory with all that is below it."""
+
+    root: str
+
+    @abstractmethod
+    def entries(self, folder: str = "") -> list[Entry]:
+        """All files below a folder, hidden ones too, by name; none where there is no folder."""
+
+    @abstractmethod
+    def exists(self, name: str = "") -> bool:
+        """Is there a file or folder?"""
+
+    @abstractmethod
+    def folders(self, folder: str = "") -> list[str]:
+        """The names of the folders that lie directly in a folder."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file; None where there is none."""
+
+    def read_through(self, name: str) -> int | None:
+        """Read a file to its end and keep nothing of it; how many bytes it has, None where there is none."""
+        content = self.read(name)
+        return None if content is None else len(content)
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file durably, whatever was there; folders that lead there are made."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it; nothing where there is none."""
+
+    @abstractmethod
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder in which nothing is; OSError where something is."""
+
+    @abstractmethod
+    def move(self, name: str, to: str) -> None:
+        """Move a file or a folder to another name below the same root, where nothing is."""
+
+    @abstractmethod
+    def below(self, folder: str) -> Tree:
+        """The tree of a folder."""
+
+    @abstractmethod
+    def above(self) -> Tree:
+        """The tree of the folder that this one lies in."""
+
+    def copy_to(self, other: Tree, names: Iterable[str]) -> int:
+        """Copy files into another tree under the same names; how many bytes they have."""
+        copied = 0
+        for name in names:
+            content = self.read(name)
+            if content is None:
+                raise FileNotFoundError(f"{self.root}/{name} is gone")
+            other.write(name, content)
+            copied += len(content)
+        return copied
+
+
+class LocalTree(Tree):
+    """On this machine's disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root
+        self.root = str(root)
+
+    def entries(self, folder: str = "") -> list[Entry]:
+        found = []
+        for file in (self.path / folder).rglob("*"):
+            try:
+                if file.is_symlink() or not file.is_file():
+                    continue
+                facts = file.stat()
+            except FileNotFoundError:  # a driver that runs cleans up beside us
+                continue
+            modified = datetime.fromtimestamp(facts.st_mtime, tz=timezone.utc)
+            found.append(Entry(file.relative_to(self.path).as_posix(), facts.st_size, modified))
+        return sorted(found, key=lambda entry: entry.name)
+
+    def exists(self, name: str = "") -> bool:
+        return (self.path / name).exists()
+
+    def folders(self, folder: str = "") -> list[str]:
+        place = self.path / folder
+        return sorted(one.name for one in place.iterdir() if one.is_dir()) if place.is_dir() else []
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.path / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f"{ASIDE}{secrets.token_hex(8)}")
+        try:
+            aside.write_bytes(content)
+            sync(aside)
+            aside.replace(file)  # a process that dies meanwhile leaves what was there
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+        sync(file.parent)
+
+    def remove(self, name: str) -> None:
+        place = self.path / name
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+
+    def remove_empty(self, folder: str) -> None:
+        (self.path / folder).rmdir()
+
+    def move(self, name: str, to: str) -> None:
+        target = self.path / to
+        if target.exists():
+            raise FileExistsError(f"{target} is there already")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).rename(target)
+        sync(target.parent)
+
+    def below(self, folder: str) -> LocalTree:
+        return LocalTree(self.path / folder)
+
+    def above(self) -> LocalTree:
+        return LocalTree(self.path.parent)
+
+
+class HadoopTree(Tree):
+    """On a file system of Hadoop's, through Spark's JVM."""
+
+    def __init__(self, root: str, spark: SparkSession) -> None:
+        self._spark = spark
+        jvm = cast(Any, spark.sparkContext._jvm)
+        self._hadoop = jvm.org.apache.hadoop.fs
+        self._tools = jvm.org.apache.commons.io.IOUtils
+        with as_os_error():
+            path = self._hadoop.Path(root)
+            self._system = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
+
+    def entries(self, folder: str = "") -> list[Entry]:
+        found: list[Entry] = []
+        with as_os_error():
+            place = self._path(folder)
+            if not self._system.exists(place):
+                return []
+            listed = self._system.listFiles(place, True)
+            while listed.hasNext():
+                status = listed.next()
+                name = str(status.getPath().toString()).removeprefix(f"{self.root}/")
+                modified = datetime.fromtimestamp(status.getModificationTime() / 1000, tz=timezone.utc)
+                found.append(Entry(name, int(status.getLen()), modified))
+        return sorted(found, key=lambda entry: entry.name)
+
+    def exists(self, name: str = "") -> bool:
+        with as_os_error():
+            return bool(self._system.exists(self._path(name)))
+
+    def folders(self, folder: str = "") -> list[str]:
+        with as_os_error():
+            place = self._path(folder)
+            listed = self._system.listStatus(place) if self._system.exists(place) else []
+            return sorted(str(one.getPath().getName()) for one in listed if one.isDirectory())
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with as_os_error():
+                stream = self._system.open(self._path(name))
+                try:
+                    return bytes(self._tools.toByteArray(stream))
+                finally:
+                    stream.close()
+        except FileNotFoundError:
+            return None
+
+    def read_through(self, name: str) -> int | None:
+        try:
+            with as_os_error():
+                stream = self._system.open(self._path(name))
+                try:
+                    return int(self._tools.consume(stream))
+                finally:
+                    stream.close()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        with as_os_error():
+            stream = self._system.create(self._path(name), True)
+            try:
+                stream.write(bytearray(content))
+                stream.hsync()
+            finally:
+                stream.close()
+
+    def remove(self, name: str) -> None:
+        with as_os_error():
+            self._system.delete(self._path(name), True)
+
+    def remove_empty(self, folder: str) -> None:
+        with as_os_error():
+            self._system.delete(self._path(folder), False)  # HDFS refuses a folder that is not empty
+
+    def move(self, name: str, to: str) -> None:
+        with as_os_error():
+            source, target = self._path(name), self._path(to)
+            if self._system.exists(target):
+                raise FileExistsError(f"{self.root}/{to} is there already")
+            self._system.mkdirs(target.getParent())
+            if not self._system.rename(source, target):
+                raise OSError(f"{self.root}/{name} cannot be moved to {to}")
+
+    def below(self, folder: str) -> HadoopTree:
+        return HadoopTree(f"{self.root}/{folder}", self._spark)
+
+    def above(self) -> HadoopTree:
+        return HadoopTree(f"{self.root.rpartition('/')[0]}/", self._spark)
+
+    def _path(self, name: str) -> Any:
+        return self._hadoop.Path(f"{self.root}/{name}")
+
+
+def open_tree(place: str, spark: SparkSession | None = None) -> Tree:
+    """The tree at a place; Refused where it lies elsewhere and there is no Spark to reach it with."""
+    local = local_path(place)
+    if local is not None:
+        return LocalTree(local)
+    if spark is None:
+        raise Refused(f"{place} can be read only with Spark", where=place, fix="name a local directory")
+    return HadoopTree(place.rstrip("/"), spark)

@@ -1,0 +1,102 @@
+"""Which sources the offsets in a checkpoint belong to, noted in it, so that none goes on with the offsets of another.
+
+Spark knows the sources of a query by their numbers alone. Two that have changed places, or one that reads another
+topic now, would go on from places that mean nothing there: events would be skipped or read twice, in silence. So a
+job notes, before its first epoch, what its query reads, in the order in which Spark numbers it:
+
+    no epoch is committed      note what this code reads
+    else                       compare; refused, with both, where a source would go on with the offsets of another
+
+The note is never changed afterwards. The name of a source, its schema and the addresses of its brokers may change. A
+source that two outputs read in passes of their own is read twice, and has two numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from lockgate.dataflow.steps import Read
+from lockgate.errors import Refused
+from lockgate.files.system import is_known, open_system
+from lockgate.planner.plan import Plan
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.spark.compile import fed_by
+
+_FILE = "described/sources.json"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A source, and what its offsets are places in."""
+
+    source: str
+    reads: str
+
+    def __str__(self) -> str:
+        return f"{self.source!r} ({self.reads})"
+
+
+class SourceList:
+    """Those of a run."""
+
+    def __init__(self, checkpoint: Checkpoint, planned: Plan, parts: Sequence[Sequence[str]]) -> None:
+        """Look at them.
+
+        Args:
+            parts: the steps of each part of the query, in the order in which Spark numbers them; the last one of each
+                is what its rows end with.
+        """
+        self._checkpoint = checkpoint
+        self._job = planned.job
+        self._now = [one for part in parts for one in _leaves(part[-1], planned)]
+
+    def check(self) -> None:
+        """Refuse a job whose sources would go on with the offsets of others."""
+        noted = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
+        before = self._now if noted is None else [Listed(**one) for one in json.loads(noted)]
+        change = told_change(before, self._now)
+        if change is not None:
+            raise Refused(
+                f"the offsets in the checkpoint are those of other sources: {change}",
+                where=f"job {self._job.name!r}, declared at {self._job.origin}; checkpoint {self._checkpoint.root}",
+                fix="bring the sources, and the outputs that read them, back to what they were, in their old order;"
+                " what is new goes into a job of its own; or begin again with everything: lockgate run --new-life",
+            )
+
+    def keep(self) -> None:
+        """Note what is read; before the first epoch."""
+        checkpoint = self._checkpoint
+        if checkpoint.epochs("commits") or not is_known(checkpoint.root):
+            return
+        system = open_system(checkpoint.root, checkpoint.spark, f"checkpoint {checkpoint.root}")
+        system.delete(_FILE)  # of a run that committed nothing
+        system.write(_FILE, json.dumps([asdict(one) for one in self._now], indent=1).encode())
+
+
+def told_change(before: Sequence[Listed], now: Sequence[Listed]) -> str | None:
+    """What is not as it was, in words; None where every source goes on with its own offsets."""
+    was, reads = ([one.reads for one in listed] for listed in (before, now))
+    if was == reads:
+        return None
+    if sorted(was) == sorted(reads):
+        return f"they were read in the order {_told(before)}, and are in the order {_told(now)} now"
+    if len(was) == len(reads):
+        old, new = next((old, new) for old, new in zip(before, now, strict=True) if old.reads != new.reads)
+        return f"where {new} is now, {old} was"
+    return f"{_told(before)} were read, and {_told(now)} are now"
+
+
+def _told(listed: Sequence[Listed]) -> str:
+    return ", ".join(map(str, listed)) or "none"
+
+
+def _leaves(name: str, planned: Plan) -> Iterator[Listed]:
+    """The sources that a step's rows come from, from left to right, which is how Spark numbers them."""
+    node = planned.logical.node(name)
+    if isinstance(node.step, Read):
+        yield Listed(node.name, node.step.source.offsets_of)
+        return
+    for fed in fed_by(node, planned):
+        yield from _leaves(fed, planned)

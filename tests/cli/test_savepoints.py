@@ -1,0 +1,181 @@
+"""Savepoints, going back and cleaning on a real job with state, from Kafka to Kafka: every event once for each name."""
+
+import json
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from pyspark.sql import SparkSession
+
+from lockgate.cli import main as cli
+from lockgate.cli.jobfile import load_job
+from lockgate.kafka.topics import create_topics
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.lifecycle.history import look_at
+from lockgate.runtime.lifecycle.marker import is_marked
+from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
+from lockgate.runtime.run import Run, run
+from lockgate.services.hdfs import Hdfs
+
+pytestmark = pytest.mark.system
+
+JOB = """
+    from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+
+    def job(servers: str, source: str, name: str) -> Job:
+        payments = stream("payments", KafkaSource(topic=source, servers=servers, value="id INT, card STRING"))
+        totals = payments.key_by("card").rolling(name="count", payments="count(*)")
+        return Job(
+            name,
+            totals.to("totals", KafkaSink(topic=f"{name}-out", servers=servers, key="card")),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        )
+"""
+CARDS = 5
+
+
+@dataclass
+class Site:
+    """A topic of payments, and jobs that count them, each under a name of its own."""
+
+    servers: str
+    directory: Path
+    source: str = field(default_factory=lambda: f"payments-{uuid4().hex[:8]}")
+    sent: int = 0  # payments of each card
+
+    def target(self, name: str) -> list[str]:
+        told = {"servers": self.servers, "source": self.source, "name": name}
+        return ["totals.py", *(part for key, text in told.items() for part in ("-p", f"{key}={text}"))]
+
+    def send(self, count: int) -> None:
+        """So many more payments of each card."""
+        producer = KafkaProducer(bootstrap_servers=self.servers)
+        for number in range(self.sent * CARDS, (self.sent + count) * CARDS):
+            value = json.dumps({"id": number, "card": f"c{number % CARDS}"}).encode()
+            producer.send(self.source, value, partition=number % CARDS % 2)
+        producer.flush()
+        producer.close()
+        self.sent += count
+
+    def run(self, name: str, place: str, **options: object) -> Run:
+        target = self.target(name)
+        chosen = {"until_caught_up": True, "rows_per_epoch": 25, **options}
+        return run(load_job(target[0], target[2::2]), checkpoint=place, **chosen)  # type: ignore[arg-type]
+
+    def counts(self, name: str) -> dict[str, list[int]]:
+        """What a read_committed reader sees: the counts of each card, in their order."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.servers, isolation_level="read_committed", enable_auto_commit=False
+        )
+        places = [TopicPartition(f"{name}-out", number) for number in range(2)]
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(places)
+        found: dict[str, list[int]] = {}
+        while any(consumer.position(place) < ends[place] for place in places):
+            for records in consumer.poll(timeout_ms=1000).values():
+                for record in records:
+                    row = json.loads(record.value)
+                    found.setdefault(row["card"], []).append(row["payments"])
+        consumer.close()
+        return found
+
+    def all_cards(self, counts: Sequence[int]) -> dict[str, list[int]]:
+        return {f"c{card}": [*counts] for card in range(CARDS)}
+
+
+def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
+    kafka: str,
+    hdfs: Hdfs,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "totals.py").write_text(textwrap.dedent(JOB))
+    site = Site(kafka, tmp_path)
+    one, two = f"one-{uuid4().hex[:8]}", f"two-{uuid4().hex[:8]}"
+    create_topics(kafka, [site.source, f"{one}-out", f"{two}-out"], partitions=2, where="test")
+    place = str(tmp_path / "checkpoint")
+    tree = LocalTree(Path(place))
+    target = [*site.target(one), "--checkpoint", place]
+
+    def command(*words: str) -> int:
+        capsys.readouterr()
+        return cli.main(["checkpoints", *words])
+
+    # Retention while it runs: eight epochs, of which two can be gone back to.
+    site.send(40)
+    site.run(one, place, keep_epochs=2)
+    assert is_marked(tree, one)
+    history = look_at(tree)
+    assert (history.planned, history.committed) == ([5, 6, 7], [5, 6, 7])
+    assert site.counts(one) == site.all_cards(range(1, 41))
+
+    # A savepoint on HDFS; the job goes on, and another one begins behind it, with its checkpoint on HDFS.
+    saved = f"{hdfs.uri}/savepoints/{one}"
+    assert command("savepoint", *target, "--to", saved, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["epoch"], facts["was_running"]) == (7, False)
+    assert sum(facts["offsets"][site.source].values()) == 40 * CARDS
+    site.send(20)
+    site.run(one, place)
+    assert site.counts(one) == site.all_cards(range(1, 61))
+    assert command("restore", saved, *target) == 2
+    assert "has a checkpoint already" in capsys.readouterr().err
+    assert command("restore", saved, *site.target(one), "--checkpoint", str(tmp_path / "elsewhere")) == 2
+    assert "would come out again" in capsys.readouterr().err
+    there = f"{hdfs.uri}/checkpoints/{two}"
+    assert command("restore", saved, *site.target(two), "--checkpoint", there) == 0
+    assert "has the offsets of all 2 partitions" in capsys.readouterr().out
+    site.run(two, there, keep_epochs=1)
+    assert site.counts(two) == site.all_cards(range(41, 61))
+    assert is_marked(open_tree(there, spark), two)
+    assert command("clean", *site.target(two), "--checkpoint", there, "--keep", "1", "--yes") == 0
+
+    # Back by two epochs: what they had comes again, and nothing else.
+    last = look_at(tree).committed[-1]
+    back = ["rollback", *target, "--to", str(last - 2)]
+    assert command(*back, "--yes") == 2
+    assert command(*back, "--outputs", "again", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["records_at_most"] <= 2 * 2 * 25
+    site.run(one, place)
+    seen = {card: Counter(counts) for card, counts in site.counts(one).items()}
+    assert all({*counts} == {*range(1, 61)} for counts in seen.values())
+    assert {counts[60] for counts in seen.values()} == {2}
+    assert {counts[number] for counts in seen.values() for number in range(1, 41)} == {1}
+
+    # The last epoch once more for its state, without its rows; then on, from what was cleaned.
+    before = site.counts(one)
+    last = look_at(tree).committed[-1]
+    assert command("rollback", *target, "--to", str(last - 1), "--outputs", "skip", "--yes") == 0
+    site.run(one, place)
+    assert site.counts(one) == before
+    assert command("clean", *target, "--keep", "1", "--yes") == 0
+    assert len(look_at(tree).reachable) == 1
+    site.send(10)
+    live = site.run(one, place, until_caught_up=False, wait=False)
+    try:
+        deadline = time.monotonic() + 120
+        ends = {(site.source, 0): 3 * 70, (site.source, 1): 2 * 70}
+        while Checkpoint(root=place).kafka_offsets(max(look_at(tree).committed)) != ends:
+            assert time.monotonic() < deadline
+            live.wait(timeout=0.2)
+        # Beside a driver nothing is changed, but a copy is taken.
+        assert command("clean", *target, "--keep", "1", "--yes") == 2
+        assert "it holds the checkpoint" in capsys.readouterr().err
+        assert command("rollback", *target, "--to", str(last), "--outputs", "again", "--yes") == 2
+        assert command("savepoint", *target, "--to", str(tmp_path / "live"), "--json") == 0
+        assert json.loads(capsys.readouterr().out)["was_running"]
+    finally:
+        live.stop()
+    after = site.counts(one)
+    assert {card: after[card][: len(before[card])] for card in after} == before
+    assert {card: after[card][len(before[card]) :] for card in after} == site.all_cards(range(61, 71))

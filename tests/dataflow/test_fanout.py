@@ -1,0 +1,76 @@
+"""What a fan-out is asked for with: functions and their types by the same names, a deadline, a policy."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockgate import MemorySource, Partial, Stream, stream
+from lockgate.dataflow.fanout import FanOut
+from lockgate.errors import BadJob
+
+HERE = Path(__file__).name
+SCHEMA = "amount DOUBLE, place DOUBLE"
+
+
+def score(row: Any) -> float:
+    return 1.0
+
+
+def payments() -> Stream:
+    return stream("payments", MemorySource([], value="id STRING, card STRING"))
+
+
+def fan(**options: Any) -> FanOut:
+    given = {"deadline": "20 ms", "schema": SCHEMA, "amount": score, "place": score, **options}
+    step = payments().fan_out(**given).step
+    assert isinstance(step, FanOut)
+    return step
+
+
+def test_a_fan_out_is_what_was_asked_for() -> None:
+    step = fan(partial=Partial.DEAD_LETTER, in_flight=3)
+    assert dict(step.functions) == {"amount": score, "place": score}
+    assert (step.deadline, step.partial, step.in_flight) == (timedelta(milliseconds=20), Partial.DEAD_LETTER, 3)
+    assert step.scores("here").names == ("amount", "place")
+    assert fan(deadline=timedelta(seconds=1)).deadline == timedelta(seconds=1)
+    assert fan().partial is Partial.PUBLISH
+
+
+def test_its_functions_cannot_be_changed_behind_its_back() -> None:
+    with pytest.raises(TypeError):
+        fan().functions["amount"] = score  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"schema": "amount DOUBLE"}, "function 'place' has no type in the schema"),
+        ({"schema": f"{SCHEMA}, speed DOUBLE"}, "column 'speed' of the schema has no function"),
+        ({"schema": "amount DOUBLE, Place DOUBLE"}, "column 'Place' of the schema has no function"),
+        ({"schema": "amount DOUBLE NOT NULL, place DOUBLE"}, "amount is NOT NULL, and a score that is missing is null"),
+        ({"schema": f"{SCHEMA}, missing INT", "missing": score}, "missing is the name of a column"),
+        ({"schema": "amount, place"}, "cannot be read"),
+        ({"schema": 7}, "schema= takes the types of the scores as DDL, not 7"),
+        ({"amount": "score"}, "fan_out takes functions of a row, at least one, not amount='score'"),
+        ({"partial": "publish"}, "partial= takes a Partial"),
+        ({"in_flight": 0}, "in_flight= takes a whole number above zero, not 0"),
+        ({"in_flight": True}, "in_flight= takes a whole number"),
+        ({"deadline": "soon"}, "the deadline of a fan-out is not a duration"),
+        ({"deadline": "0 seconds"}, "the deadline of a fan-out must be more than zero"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused_with_the_authors_line(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadJob) as refused:
+        fan(**options)
+    assert told in refused.value.what
+    assert f"declared at {HERE}:" in refused.value.where
+    assert refused.value.fix
+
+
+def test_a_fan_out_of_nothing_is_refused() -> None:
+    with pytest.raises(BadJob, match="at least one, not none"):
+        payments().fan_out(deadline="20 ms", schema="a INT")

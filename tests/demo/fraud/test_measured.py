@@ -1,0 +1,68 @@
+"""What is made of the stamps: answers by phase, scores between and at epoch ends, nothing left out."""
+
+from lockgate.demo.fraud.measured import Given, Measured, Phase, Stamps, count_answers, count_unscored, time_scores
+
+QUIET = Phase("undisturbed", 0, 10_000)
+STOPPED = Phase("place stopped", 10_000, 20_000)
+
+
+def stamps(**more: object) -> Stamps:
+    arrivals = {f"p{number}": number * 100 for number in range(200)}  # one every 100 ms
+    scores = {
+        "amount": {id: at + 30 for id, at in arrivals.items()},
+        "place": {id: at + 4 for id, at in arrivals.items() if at < 10_000},
+    }
+    answers = {
+        id: [Given(at + 30, is_partial=False)]
+        if at < 10_000
+        else [Given(at + 18, is_partial=True, missing=("place",)), Given(at + 5000, is_partial=False)]
+        for id, at in arrivals.items()
+    }
+    given = {
+        "arrivals": arrivals,
+        "scores": scores,
+        "answers": answers,
+        "epoch_ends": {"amount": [5000], "place": []},
+        "phases": [QUIET, STOPPED],
+        "deadline_ms": 20,
+    }
+    return Stamps(**{**given, **more})  # type: ignore[arg-type]
+
+
+def test_answers_are_counted_in_the_phase_in_which_the_payment_came() -> None:
+    counts = count_answers(stamps())
+    quiet, stopped = counts["undisturbed"].facts(), counts["place stopped"].facts()
+    assert (quiet["payments"], quiet["partial"], quiet["missed_deadlines"], quiet["replaced"]) == (100, 0, 100, 0)
+    assert (stopped["payments"], stopped["partial"], stopped["missed_deadlines"]) == (100, 100, 0)
+    assert (stopped["replaced"], stopped["partial_share"], stopped["missing"]) == (100, 1.0, {"place": 100})
+    assert (stopped["answer"]["count"], stopped["full_answer"]["count"]) == (100, 100)
+    assert 17.8 < stopped["answer"]["ms_p99"] < 18.3
+
+
+def test_a_payment_without_an_answer_is_counted_as_such() -> None:
+    given = dict(stamps().answers)
+    del given["p3"]
+    facts = count_answers(stamps(answers=given))["undisturbed"].facts()
+    assert (facts["payments"], facts["unanswered"], facts["answer"]["count"]) == (100, 1, 99)
+
+
+def test_scores_at_the_end_of_an_epoch_are_told_apart_and_none_is_left_out() -> None:
+    scores = {"amount": {id: at + (400 if 4000 <= at <= 6000 else 3) for id, at in stamps().arrivals.items()}}
+    timed = time_scores(stamps(scores=scores), QUIET)["amount"]
+    assert {kind: latencies.count for kind, latencies in timed.items()} == {"between": 79, "epoch_ends": 21, "all": 100}
+    assert 2.9 < 1000 * (timed["between"].quantile(0.999) or 0) < 3.1
+    assert 390 < 1000 * (timed["epoch_ends"].quantile(0.5) or 0) < 410
+
+
+def test_payments_that_an_analyser_never_scored_are_counted() -> None:
+    assert count_unscored(stamps()) == {"amount": 0, "place": 100}
+
+
+def test_the_text_has_what_the_facts_have() -> None:
+    measured = Measured(stamps(), {"rows": 200, "whole": 100})
+    facts, text = measured.facts(), measured.text()
+    assert facts["table"] == {"rows": 200, "whole": 100}
+    assert facts["epoch_ends"] == {"amount": 1, "place": 0}
+    assert "200 of 200 payments, 100 with all scores" in text
+    for words in ("place stopped", "at epoch ends", "behind 20 ms", "p99.9 ms"):
+        assert words in text

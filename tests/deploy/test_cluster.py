@@ -1,0 +1,198 @@
+"""A job on a real standalone cluster whose machines have never heard of Lockgate or of the job."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyspark
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from lockgate.cli.main import main
+from lockgate.kafka.topics import create_topics
+from lockgate.services.spark import SparkCluster
+
+pytestmark = pytest.mark.system
+
+LIMIT_SECONDS = 400
+SPARK_HOME = Path(pyspark.__file__).parent
+JOB = """
+    from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+    from prices import taxed
+
+    def job(servers: str, read: str, write: str) -> Job:
+        source = KafkaSource(topic=read, servers=servers, value="id INT, shop STRING, cents INT")
+        orders = stream("orders", source).map(
+            lambda row: {"id": row.id, "shop": row.shop, "cents": taxed(row.cents)}, "id INT, shop STRING, cents INT"
+        )
+        sums = orders.key_by("shop").rolling(total="sum(cents)", name="sums").select("id", "shop", "total")
+        return Job(write, sums.to("out", KafkaSink(topic=write, servers=servers, key="shop")),
+                   guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+"""
+SENSORS = """
+    from lockgate import ConsoleSink, Guarantee, Job, SensorSource, stream
+
+    def job() -> Job:
+        readings = stream("readings", SensorSource(sensors=2, events=100)).map(lambda row: {"a": 1}, "a INT")
+        return Job("sensors", readings.to("out", ConsoleSink()), guarantee=Guarantee.AT_LEAST_ONCE)
+"""
+
+
+def make_python(place: Path, libraries: Path | None) -> Path:
+    """A Python of its own that finds some libraries, or none but its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    (modules,) = place.glob("lib/python*/site-packages")
+    if libraries is not None:
+        (modules / "libraries.pth").write_text(f"{libraries}\n")
+    return place / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with all that is installed here, but for this package, however that was installed."""
+    libraries = tmp_path_factory.mktemp("libraries")
+    for place in {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}:
+        for one in place.iterdir():
+            if "lockgate" not in one.name and one.suffix != ".pth":
+                (libraries / one.name).symlink_to(one)
+    python = make_python(tmp_path_factory.mktemp("bare"), libraries)
+    knows = [python, "-c", "import importlib.util; print(importlib.util.find_spec('lockgate'))"]
+    done = subprocess.run(knows, env=environ(), cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+    return python
+
+
+@pytest.fixture(scope="module")
+def cluster(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("spark") / "cluster", workers=2, python=bare) as cluster:
+        yield cluster
+
+
+def environ(**more: str) -> dict[str, str]:
+    """Ours, without what leads to this package."""
+    kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def send(kafka: str, topic: str, ids: range) -> None:
+    producer = KafkaProducer(bootstrap_servers=kafka)
+    for number in ids:
+        event = {"id": number, "shop": f"shop-{number % 5}", "cents": number}
+        producer.send(topic, json.dumps(event).encode(), key=event["shop"].encode())
+    producer.flush()
+    producer.close()
+
+
+def read_all(kafka: str, topic: str) -> list[dict[str, object]]:
+    """All that a reader of committed records finds, up to the ends as they are now."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
+    consumer.assign(places)
+    ends = consumer.end_offsets(places)
+    found = []
+    while any(consumer.position(place) < ends[place] for place in places):
+        for records in consumer.poll(timeout_ms=1000).values():
+            found += [json.loads(record.value) for record in records]
+    consumer.close()
+    return found
+
+
+def expected(count: int) -> list[dict[str, object]]:
+    totals: dict[str, int] = {}
+    rows: list[dict[str, object]] = []
+    for number in range(count):
+        shop = f"shop-{number % 5}"
+        totals[shop] = totals.get(shop, 0) + number * 119 // 100
+        rows.append({"id": number, "shop": shop, "total": totals[shop]})
+    return rows
+
+
+def by_id(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(rows, key=lambda row: int(str(row["id"])))
+
+
+def test_a_package_and_then_a_plain_run_deliver_every_event_once_on_machines_that_know_nothing_of_either(
+    bare: Path, cluster: SparkCluster, kafka: str, tmp_path: Path
+) -> None:
+    name = f"deploy-{uuid4().hex[:8]}"
+    read, write, checkpoint = f"{name}-in", f"{name}-out", f"file://{tmp_path}/checkpoint"
+    create_topics(kafka, [read, write], partitions=2, where="test")
+    send(kafka, read, range(1500))
+    home = tmp_path / "jobs"
+    home.mkdir()
+    (home / "orders.py").write_text(textwrap.dedent(JOB))
+    (home / "prices.py").write_text("def taxed(cents):\n    return cents * 119 // 100\n")
+    parameters = [word for one in (f"servers={kafka}", f"read={read}", f"write={write}") for word in ("-p", one)]
+    words = [str(home / "orders.py"), *parameters, "--checkpoint", checkpoint]
+
+    # 1. Packed here, carried away, submitted by somebody who has Spark and a Python.
+    assert main(["package", *words, "--out", str(tmp_path / "packed")]) == 0
+    away = tmp_path / "elsewhere"
+    shutil.move(tmp_path / "packed", away)
+    shutil.move(home, tmp_path / "gone")
+    submitted = subprocess.run(
+        [away / "submit-standalone.sh", "--until-caught-up"],
+        env=environ(
+            MASTER=cluster.master,
+            SPARK_HOME=str(SPARK_HOME),
+            SPARK_SUBMIT=str(SPARK_HOME / "bin" / "spark-submit"),
+            PYSPARK_PYTHON=str(bare),
+        ),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    assert "done: 1,500 events" in submitted.stdout
+    assert by_id(read_all(kafka, write)) == expected(1500)
+
+    # 2. The next version is run from the author's machine, whose modules the others have not either.
+    shutil.move(tmp_path / "gone", home)
+    send(kafka, read, range(1500, 2000))
+    run = subprocess.run(
+        [sys.executable, "-m", "lockgate.cli.main", "run", *words, "--until-caught-up", "--master", cluster.master],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(bare)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "done: 500 events" in run.stdout
+    assert by_id(read_all(kafka, write)) == expected(2000)
+
+
+def test_machines_that_lack_a_library_are_named_before_anything_runs(cluster: SparkCluster, tmp_path: Path) -> None:
+    (tmp_path / "sensors.py").write_text(textwrap.dedent(SENSORS))
+    empty = make_python(tmp_path / "empty", None)
+    words = ["run", "sensors.py", "--until-caught-up", "--master", cluster.master]
+    run = subprocess.run(
+        [sys.executable, "-m", "lockgate.cli.main", *words],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(empty)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 2, run.stderr
+    assert "the machines of the cluster cannot run Python for this job: ModuleNotFoundError: No module named" in (
+        run.stderr
+    )
+    assert "named by PYSPARK_PYTHON" in run.stderr
+    assert not (tmp_path / ".lockgate" / "checkpoints").exists()

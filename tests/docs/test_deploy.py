@@ -1,0 +1,70 @@
+"""The files of docs/deploy fit together, and start a command that exists."""
+
+import configparser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lockgate.cli.main import make_parser
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+
+
+@pytest.fixture
+def objects() -> dict[str, Any]:
+    found = yaml.safe_load_all((DEPLOY / "lockgate-job.yaml").read_text())
+    return {one["kind"]: one for one in found}
+
+
+@pytest.fixture
+def service() -> configparser.SectionProxy:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign] # names of settings have capitals
+    unit.read(DEPLOY / "lockgate@.service")
+    return unit["Service"]
+
+
+def test_the_manifest_refers_to_nothing_that_is_not_in_it(objects: dict[str, Any]) -> None:
+    spec = objects["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert {one["name"] for one in container["volumeMounts"]} == {*volumes}
+    claim = volumes["checkpoints"]["persistentVolumeClaim"]["claimName"]
+    assert claim == objects["PersistentVolumeClaim"]["metadata"]["name"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/health", "/health", "/ready"]
+    assert {probe["port"] for probe in probes} <= {*ports}
+    assert f"0.0.0.0:{ports['metrics']}" in container["args"]
+    assert spec["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+
+
+def test_there_is_never_a_second_driver_and_time_to_stop(objects: dict[str, Any]) -> None:
+    spec = objects["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] >= 60
+
+
+def test_the_pod_runs_a_command_that_exists_and_keeps_its_checkpoint_on_the_volume(objects: dict[str, Any]) -> None:
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["lockgate"]
+    parsed = make_parser().parse_args(container["args"])
+    assert parsed.is_supervised
+    assert parsed.metrics == container["args"][container["args"].index("--metrics") + 1]
+    mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "checkpoints"]
+    assert parsed.checkpoint.startswith(f"file://{mounts[0]}/")
+
+
+def test_systemd_leaves_to_the_supervisor_what_is_its_own(service: configparser.SectionProxy) -> None:
+    program, *words = service["ExecStart"].split()
+    assert program.endswith("/bin/lockgate")
+    assert words.pop() == "$OPTIONS"
+    assert make_parser().parse_args(words).is_supervised
+    assert service["Restart"] == "on-abnormal"
+    assert service["KillMode"] == "mixed"
+    assert int(service["TimeoutStopSec"]) >= 60
+    assert "MemoryDenyWriteExecute" not in service, "Java would not start"

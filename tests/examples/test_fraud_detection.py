@@ -1,0 +1,229 @@
+"""Fraud detection: what each part promises, what the analysers score, what the table holds, and the whole show."""
+
+import json
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from lockgate import Guarantee, Job, Mode, Plan, explain, plan, run
+from lockgate.cli.jobfile import load_job
+from lockgate.demo.fraud.show import DISTURBED, Settings, show
+from lockgate.demo.fraud.topics import ANALYSERS, Topics
+from lockgate.demo.fraud.transactions import BLACKLIST, make_transactions
+from lockgate.services.stack import Stack
+
+FILE = Path(__file__).parents[2] / "examples" / "fraud_detection.py"
+PARTS = (*ANALYSERS, "results", "python")
+PAYMENTS = 400
+PATIENCE = 300.0
+
+
+def job_of(part: str, **parameters: str) -> Job:
+    """A part of the example, loaded as the command line loads it."""
+    return load_job(str(FILE), [f"part={part}", *(f"{name}={text}" for name, text in parameters.items())])
+
+
+@pytest.fixture(autouse=True)
+def path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a job file makes the modules beside it importable; not for the tests after this one."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+# -- what each part promises ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_plans_without_an_over_claim(part: str) -> None:
+    planned = plan(job_of(part))
+    assert planned.refusal() is None
+    is_analyser = part in ANALYSERS
+    assert planned.job.mode is (Mode.REAL_TIME if is_analyser else Mode.MICRO_BATCH)
+    assert planned.declared is (Guarantee.AT_LEAST_ONCE if is_analyser else Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert planned.reached is planned.declared
+
+
+@pytest.mark.parametrize("part", ANALYSERS)
+def test_an_analyser_is_native_and_says_why_it_is_at_least_once(part: str) -> None:
+    planned = plan(job_of(part))
+    assert {step.execution for step in planned.physical.steps} == {"native"}
+    assert "at-least-once, because of" in told_of(planned)
+
+
+def test_the_plan_says_that_the_upsert_takes_away_what_came_twice() -> None:
+    told = told_of(plan(job_of("results")))
+    for analyser in ANALYSERS:
+        assert (
+            f"scores-{analyser} -> table: end-to-end exactly-once; where 'scores-{analyser}' has an event twice" in told
+        )
+    assert "upserts by key" in told
+
+
+def test_the_plan_of_the_python_form_says_what_its_budget_counts() -> None:
+    told = told_of(plan(job_of("python")))
+    assert "in micro-batches: the deadline of 20 milliseconds counts from the moment at which the task gives" in told
+
+
+def told_of(planned: Plan) -> str:
+    return explain(planned.job)
+
+
+def test_the_page_shows_what_the_plan_says() -> None:
+    page = (FILE.parents[1] / "docs" / "EXAMPLES.md").read_text()
+    (section,) = (one for one in re.split(r"^## ", page, flags=re.MULTILINE) if "(`fraud_detection.py`)" in one)
+    (block,) = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+    shown = re.findall(r"^\$ lockgate plan \S+ -p part=(\w+)[^\n]*\n(.*?)(?=^\$|\Z)", block, re.DOTALL | re.MULTILINE)
+    assert [part for part, _ in shown] == ["place", "results"]
+    for part, text in shown:
+        lines = [line for line in text.splitlines() if line.strip() and line.strip() != "..."]
+        assert [line for line in lines if line not in told_of(plan(job_of(part))).splitlines()] == []
+
+
+# -- what they compute ------------------------------------------------------------------------------------------------
+
+
+def scores_of(payments: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """The scores of all analysers in plain Python, for payments in the order of time."""
+    found: dict[str, dict[str, float]] = {analyser: {} for analyser in ANALYSERS}
+    hours: dict[Any, list[float]] = defaultdict(list)
+    minutes: dict[Any, int] = defaultdict(int)
+    for payment in payments:
+        at = datetime.fromisoformat(payment["at"])
+        before = hours[payment["card"], at.replace(minute=0, second=0, microsecond=0)]
+        average = sum(before) / len(before) if before else 0.0
+        found["amount"][payment["id"]] = min(1.0, payment["amount"] / average / 10) if len(before) >= 3 else 0.0
+        before.append(payment["amount"])
+        minute = payment["card"], at.replace(second=0, microsecond=0)
+        found["velocity"][payment["id"]] = min(1.0, minutes[minute] / 5)
+        minutes[minute] += 1
+        abroad = 0.8 if payment["country"] != payment["home"] else 0.0
+        found["place"][payment["id"]] = abroad + (0.1 if at.hour < 5 else 0.0)
+        found["blacklist"][payment["id"]] = 1.0 if payment["merchant"] in BLACKLIST else 0.0
+    return found
+
+
+def some_payments() -> list[dict[str, Any]]:
+    """One a second, of few cards, so that cards have a history; frauds of every kind among them."""
+    began = datetime(2026, 1, 1, 4, 57, tzinfo=timezone.utc)
+    return list(make_transactions(PAYMENTS, seed=19, per_second=1, began=began, cards=25, fraud_share=0.04))
+
+
+def test_the_payments_of_the_test_are_worth_scoring() -> None:
+    for analyser, scores in scores_of(some_payments()).items():
+        assert 0 < sum(score > 0.7 for score in scores.values()) < PAYMENTS / 4, analyser
+
+
+@pytest.mark.system
+def test_analysers_score_every_payment_and_the_table_has_them_joined(
+    stack: Stack, spark: SparkSession, tmp_path: Path
+) -> None:
+    status = stack.status()
+    topics = Topics(status.kafka.servers or "", f"fraud-{uuid.uuid4().hex[:8]}-")
+    topics.make(partitions=1)
+    payments = some_payments()
+    producer = Producer({"bootstrap.servers": topics.servers})
+    for payment in payments:
+        producer.produce(topics.payments, json.dumps(payment).encode(), payment["card"].encode())
+    assert producer.flush(60) == 0
+
+    # All analysers in one driver, in real-time mode: every payment gets its score as of it.
+    command = [sys.executable, "-m", "lockgate.demo.fraud.driver", str(FILE), "--home", str(tmp_path / "driver")]
+    command += [word for analyser in ANALYSERS for word in ("--part", analyser)]
+    command += ["-p", f"servers={topics.servers}", "-p", f"prefix={topics.prefix}"]
+    (tmp_path / "driver").mkdir()
+    with (tmp_path / "errors").open("w") as errors, subprocess.Popen(command, cwd=tmp_path, stderr=errors) as driver:
+        try:
+            names = list(topics.scores.values())
+            wait_for(
+                lambda: driver.poll() is not None or all(n >= PAYMENTS for n in topics.counts(names).values()),
+                lambda: f"{topics.counts(names)} {(tmp_path / 'errors').read_text()}",
+            )
+            driver.send_signal(signal.SIGTERM)
+            assert driver.wait(PATIENCE) == 0, (tmp_path / "errors").read_text()
+        finally:
+            driver.kill()
+    expected = scores_of(payments)
+    scored = {analyser: [value for value, _ in topics.read(topic)] for analyser, topic in topics.scores.items()}
+    for analyser, rows in scored.items():
+        assert len(rows) == PAYMENTS, "each has one row, since nothing was repeated"
+        assert {row["id"]: row["score"] for row in rows} == pytest.approx(expected[analyser]), analyser
+
+    # At-least-once: some scores come again. The table has each payment once, with its scores.
+    for row in scored["velocity"][:50]:
+        producer.produce(topics.scores["velocity"], json.dumps(row).encode(), row["id"].encode())
+    assert producer.flush(60) == 0
+    parameters = {"servers": topics.servers, "prefix": topics.prefix, "dsn": status.postgres.dsn or ""}
+    results = job_of("results", **parameters)
+    run(results, checkpoint=str(tmp_path / "results"), until_caught_up=True, log_file=tmp_path / "spark.log")
+    events = {"payments": payments, **{f"scores-{analyser}": rows for analyser, rows in scored.items()}}
+    timed = {name: [{**row, "at": moment(row["at"]), "_late": False} for row in rows] for name, rows in events.items()}
+    answer = {row["id"]: row for row in runpy.run_path(str(FILE))["answer"](timed)["table"]}
+    with psycopg.connect(parameters["dsn"], row_factory=psycopg.rows.dict_row) as connection:
+        found = {row["id"]: row for row in connection.execute(f'SELECT * FROM "{topics.table}"').fetchall()}
+        connection.execute(f'DROP TABLE "{topics.table}"')
+    assert 100 < len(found) == len(answer) < PAYMENTS
+    for id, row in answer.items():
+        numbers = {name: value for name, value in row.items() if isinstance(value, float)}
+        assert {name: found[id][name] for name in numbers} == pytest.approx(numbers)
+        assert found[id]["card"] == row["card"]
+        assert set(numbers) == {"amount", *(f"{analyser}_score" for analyser in ANALYSERS)}
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def wait_for(is_there: Callable[[], bool], told: Callable[[], str]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not is_there():
+        assert time.monotonic() < ends, told()
+        time.sleep(0.2)
+
+
+def test_the_answer_joins_what_has_come_for_a_payment_and_is_ended() -> None:
+    began = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    payments = [
+        {"id": f"p{number}", "card": "c", "amount": 5.0, "at": began + timedelta(minutes=number), "_late": False}
+        for number in range(4)
+    ]
+    scores = [{"id": "p0", "score": 0.5, "at": began, "_late": False}]
+    rows = runpy.run_path(str(FILE))["answer"]({"payments": payments, "scores-place": scores})["table"]
+    assert [row["id"] for row in rows] == ["p0"], "that of the second minute ends a second too late"
+    assert (rows[0]["place_score"], rows[0]["amount_score"], rows[0]["card"]) == (0.5, None, "c")
+
+
+# -- the show ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.prove
+def test_answers_go_on_in_part_while_an_analyser_is_stopped_and_killed(stack: Stack, tmp_path: Path) -> None:
+    settings = Settings(rate=100, warm_up=10.0, undisturbed=20.0, stopped=5.0, killed=5.0)
+    told: list[str] = []
+    measured = show(FILE, stack, settings=settings, now=datetime.now(), tell=told.append, home=tmp_path / "show")
+    facts = measured.facts()
+    assert [line for line in told if line.startswith("SIG")] == [
+        f"{name} {DISTURBED}" for name in ("SIGSTOP", "SIGCONT", "SIGKILL")
+    ]
+    assert facts["unscored"] == dict.fromkeys(ANALYSERS, 0), "at-least-once: each has a score in the end"
+    came = len(measured.stamps.arrivals)
+    assert facts["table"] == {"rows": came, "whole": came}
+    assert came > 1000
+    phases = facts["phases"]
+    assert all(phase["unanswered"] == 0 for phase in phases.values())
+    for name in (f"{DISTURBED} stopped", f"{DISTURBED} killed"):
+        assert phases[name]["payments"] > 100
+        assert phases[name]["missing"][DISTURBED] > 0.9 * phases[name]["payments"]
+    assert facts["scores"]["place"]["all"]["count"] == phases["undisturbed"]["payments"]

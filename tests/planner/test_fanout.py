@@ -1,0 +1,167 @@
+"""A fan-out in a plan: its columns, its form, what it is worth, and where it cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockgate import (
+    ConsoleSink,
+    FileSink,
+    Guarantee,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    Late,
+    Mode,
+    Partial,
+    Plan,
+    PostgresSink,
+    Stream,
+    explain,
+    plan,
+    stream,
+    windows,
+)
+from lockgate.dataflow.endpoints import Sink
+from lockgate.errors import BadJob
+from lockgate.planner.again import find_hindrances
+from lockgate.proof.determinism import find_reasons
+
+EXACT, ONCE, LEAST = Guarantee.END_TO_END_EXACTLY_ONCE, Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
+MARKS = ("is_partial", "missing", "why_missing")
+UPSERT = PostgresSink(table="scores", dsn="postgresql://db/x", key="id")
+TOPIC = KafkaSink(topic="scores", servers="k:9092", key="id")
+
+
+def score(row: Any) -> float:
+    return 1.0
+
+
+def payments() -> Stream:
+    return stream("payments", KafkaSource(topic="payments", servers="k:9092", value="id STRING, at TIMESTAMP, x INT"))
+
+
+def scored(before: Stream | None = None, **options: Any) -> Stream:
+    given = {"deadline": "20 ms", "schema": "amount DOUBLE, place DOUBLE", "amount": score, "place": score}
+    return (before or payments()).fan_out(**{**given, **options})
+
+
+def planned(result: Stream, sink: Sink = TOPIC, guarantee: Guarantee = EXACT, **options: Any) -> Plan:
+    return plan(Job("fraud", result.to("out", sink), guarantee=guarantee, **options))
+
+
+def test_results_have_the_columns_of_the_event_the_scores_and_what_is_missing() -> None:
+    node = planned(scored()).logical.node("fan_out")
+    assert node.flow.columns is not None
+    assert node.flow.columns.names == ("id", "at", "x", "amount", "place", *MARKS)
+    assert [column.type for column in node.flow.columns.columns[3:6]] == ["DOUBLE", "DOUBLE", "BOOLEAN"]
+    behind = planned(payments().transform(lambda frame: frame).fan_out(deadline="1 second", schema="a INT", a=score))
+    assert behind.logical.node("fan_out").flow.columns is None
+
+
+def test_a_score_with_the_name_of_a_column_is_refused() -> None:
+    with pytest.raises(BadJob, match="column x would exist twice"):
+        planned(payments().fan_out(deadline="20 ms", schema="x INT", x=score))
+
+
+def test_the_plan_shows_functions_deadline_policy_form_and_why() -> None:
+    text = explain(Job("fraud", scored().to("out", TOPIC), guarantee=EXACT), width=200)
+    assert "fan_out amount, place" in text
+    assert "within 20 milliseconds, partial: publish" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("  fan_out ") and ", Python: " in line]
+    assert "Python: amount, place side by side" in line
+    assert "counts from the moment at which the task gives them the event" in line
+    assert "real-time mode" in line
+
+
+@pytest.mark.parametrize("policy", Partial)
+def test_without_state_a_repeated_epoch_is_harmless_to_a_transaction(policy: Partial) -> None:
+    letters = KafkaSink(topic="letters", servers="k:9092")
+    into_topic = planned(scored(partial=policy), dead_letters=letters)
+    assert into_topic.reached is EXACT
+    assert "nothing of the try before is out" in into_topic.reasons[0]
+    assert planned(scored(partial=policy), UPSERT, dead_letters=letters).reached is EXACT
+
+
+def test_above_state_it_caps_at_at_least_once_with_the_reason_and_the_cure() -> None:
+    timed = scored().event_time("at", lateness="1 second").key_by("id")
+    result = planned(timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)"))
+    assert result.reached is LEAST
+    refusal = result.refusal()
+    assert refusal is not None
+    assert "its deadline decides which scores are in a result" in refusal.what
+    assert "an upsert" in refusal.fix
+    assert "exactly-once to a topic that a second job goes on from" in refusal.fix
+
+
+def test_behind_state_it_is_harmless() -> None:
+    rolled = payments().key_by("id").rolling(total="sum(x)")
+    assert planned(scored(rolled)).reached is EXACT
+
+
+@pytest.mark.parametrize(
+    ("result", "is_lifted"),
+    [
+        (scored(), True),
+        (scored().select("id", "amount", risk="amount + place"), True),
+        (scored().parallel(3), True),
+        (scored(partial=Partial.DEAD_LETTER), False),  # in one try a row, in another a letter
+        (scored().where("NOT is_partial"), False),  # in one try a row, in another none
+        (scored().select("amount", id="concat(id, amount)"), False),
+        (scored(payments().transform(lambda frame: frame)), False),
+    ],
+)
+def test_an_upsert_by_a_key_that_no_score_touches_lifts_it(result: Stream, is_lifted: bool) -> None:
+    letters = KafkaSink(topic="letters", servers="k:9092")
+    made = planned(result, UPSERT, LEAST, dead_letters=letters)
+    (path,) = [path for path in made.paths if path.output == "out"]
+    assert (path.reached is EXACT) is is_lifted
+    if is_lifted:
+        assert "idempotent by a key that it does not touch" in path.lifts[0]
+    else:
+        assert "a repeated row could have another key" in path.caps[0].reason
+
+
+def test_a_key_that_is_a_score_is_not_lifted() -> None:
+    by_score = PostgresSink(table="scores", dsn="postgresql://db/x", key=("id", "amount"))
+    assert planned(scored(), by_score, LEAST).reached is LEAST
+
+
+def test_letters_need_a_sink() -> None:
+    with pytest.raises(BadJob) as refused:
+        planned(scored(partial=Partial.DEAD_LETTER))
+    assert "dead_letters=" in refused.value.fix
+    assert "fan_out 'fan_out'" in refused.value.where
+
+
+def test_real_time_mode_runs_none_and_names_the_native_form() -> None:
+    with pytest.raises(BadJob) as refused:
+        planned(scored(), guarantee=LEAST, mode=Mode.REAL_TIME)
+    assert "it runs no Python functions" in refused.value.what
+    assert "a real-time job of its own" in refused.value.fix
+
+
+def test_late_events_of_a_native_window_do_not_pass_it() -> None:
+    timed = payments().event_time("at", lateness="1 second", late=Late.TO_SIDE_OUTPUT)
+    counts = timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)")
+    late = scored(counts.late)
+    with pytest.raises(BadJob, match="late events can pass where"):
+        plan(Job("fraud", counts.to("n", ConsoleSink()), late.to("late", FileSink(path="x")), guarantee=LEAST))
+
+
+def test_event_time_is_told_behind_it() -> None:
+    timed = payments().event_time("at", lateness="1 second")
+    with pytest.raises(BadJob, match="time"):
+        planned(scored(timed).window(windows.tumbling("1 minute")).aggregate(n="count(*)"))
+
+
+def test_a_proof_knows_that_it_has_no_single_answer() -> None:
+    reasons = [str(reason) for reason in find_reasons(planned(scored()))]
+    assert any("has a deadline, so what is in its results hangs on the clock" in reason for reason in reasons)
+
+
+def test_a_letter_of_it_may_be_sent_back() -> None:
+    job = planned(scored(partial=Partial.DEAD_LETTER), dead_letters=KafkaSink(topic="letters", servers="k:9092"))
+    assert find_hindrances(job.logical, step="fan_out", source="payments", is_child=False) == ()

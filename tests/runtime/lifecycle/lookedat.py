@@ -1,0 +1,110 @@
+"""A checkpoint made by hand that is whole, checksums included, until a test breaks it."""
+
+import io
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockgate.runtime.lifecycle.facts import CheckpointFacts, look_at
+from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.runtime.lifecycle.verifying import Finding, look_for_damage
+
+BEGIN_MS = 1_767_225_600_000  # 2026-01-01
+END_OF_BLOCKS = b"LZ4Block\x15" + bytes(12)
+
+
+@dataclass(frozen=True)
+class Handmade:
+    """A query over a topic of two partitions, with one operator that has state."""
+
+    root: Path
+
+    @property
+    def tree(self) -> LocalTree:
+        return LocalTree(self.root)
+
+    @property
+    def facts(self) -> CheckpointFacts:
+        return look_at(self.tree)
+
+    @property
+    def damages(self) -> list[Finding]:
+        return look_for_damage(self.tree)
+
+    def damaged_files(self) -> list[str]:
+        return [one.where for one in self.damages]
+
+    def make(self, committed: Iterable[int], *, pending: int | None = None, partitions: int = 2) -> None:
+        """Epochs, each with ten records of partition 0 and one of partition 1."""
+        numbers = [*committed]
+        self.write("metadata", b'{"id":"the-query"}')
+        self.write("sources/0/0", b'\0v1\n{"orders":{"0":100,"1":0}}')
+        self.write_operator(partitions)
+        for number in [*numbers, *([] if pending is None else [pending])]:
+            self.write_offsets(number, partitions=partitions)
+        for number in numbers:
+            self.write(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
+            for partition in range(partitions):
+                self.write_changes(partition, number + 1)
+
+    def write_offsets(self, number: int, *, partitions: int = 2, records: int = 10) -> None:
+        told = {
+            "batchWatermarkMs": BEGIN_MS + number * 1000,
+            "batchTimestampMs": BEGIN_MS + number * 60_000,
+            "conf": {"spark.sql.shuffle.partitions": str(partitions)},
+        }
+        ends = {"orders": {"0": 100 + (number + 1) * records, "1": number + 1}}
+        self.write(f"offsets/{number}", f"v1\n{json.dumps(told)}\n{json.dumps(ends)}".encode())
+
+    def write_operator(self, partitions: int, name: str = "stateStoreSave") -> None:
+        told = {
+            "operatorInfo": {"operatorId": 0, "operatorName": name},
+            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
+        }
+        self.write("state/0/_metadata/metadata", f"v1\n{json.dumps(told)}".encode())
+
+    def write_changes(self, partition: int, version: int) -> None:
+        body = b"changes of %d" % version
+        block = struct.pack("<8sBiiI", b"LZ4Block", 0x15, len(body), len(body), 0) + body
+        self.write(f"state/0/{partition}/{version}.changelog", block + END_OF_BLOCKS)
+
+    def write_snapshot(self, partition: int, version: int, *, rows: int = 5) -> str:
+        """A snapshot that lists one table; the name of that."""
+        table = f"{version:06}-table.sst"
+        self.write(f"state/0/{partition}/SSTs/{table}", b"rows" * 100)
+        files = [{"localFileName": "1.sst", "dfsSstFileName": table, "sizeBytes": 400}]
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("CURRENT", "MANIFEST-1")
+            archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": files, "numKeys": rows}))
+        self.write(f"state/0/{partition}/{version}.zip", packed.getvalue())
+        return f"state/0/{partition}/SSTs/{table}"
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file, with the checksum that Hadoop keeps beside it."""
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        sums = [struct.pack(">I", zlib.crc32(content[at : at + 512])) for at in range(0, len(content), 512)]
+        file.with_name(f".{file.name}.crc").write_bytes(b"crc\0" + struct.pack(">i", 512) + b"".join(sums))
+
+    def remove(self, name: str) -> None:
+        file = self.root / name
+        file.unlink()
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+    def flip(self, name: str) -> None:
+        """One byte becomes another."""
+        content = bytearray((self.root / name).read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        (self.root / name).write_bytes(content)
+
+    def cut(self, name: str) -> None:
+        """Half a file, and no checksum that would tell."""
+        content = (self.root / name).read_bytes()
+        self.remove(name)
+        (self.root / name).write_bytes(content[: len(content) // 2])

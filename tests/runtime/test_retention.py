@@ -1,0 +1,68 @@
+"""Retention while running: the checkpoint of a long run stays bounded, its state too."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lockgate.runtime.lifecycle.history import look_at
+from lockgate.runtime.lifecycle.tree import LocalTree
+
+EPOCHS, KEPT, CARDS = 60, 3, 4
+
+JOB = """
+    from lockgate import FileSink, FileSource, Guarantee, Job, stream
+
+    def job() -> Job:
+        rows = stream("rows", FileSource(path="in", value="id INT, card STRING"))
+        counts = rows.key_by("card").rolling(name="count", payments="count(*)")
+        return Job("long", counts.to("out", FileSink(path="out")), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.prove
+def test_a_long_run_keeps_its_newest_epochs_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(textwrap.dedent(JOB))
+    (tmp_path / "in").mkdir()
+    for number in range(EPOCHS):
+        rows = [{"id": number * CARDS + card, "card": f"card number {card:050}"} for card in range(CARDS)]
+        (tmp_path / "in" / f"{number:03}.json").write_text("\n".join(map(json.dumps, rows)))
+    settings = tmp_path / "conf"
+    settings.mkdir()
+    # Spark looks after its state once a minute, and this run is not that long.
+    settings.joinpath("spark-defaults.conf").write_text("spark.sql.streaming.stateStore.maintenanceInterval 200ms\n")
+    words = [
+        "run",
+        "--no-supervise",
+        "long.py",
+        "--until-caught-up",
+        "--rows-per-epoch",
+        "1",
+        "--keep-epochs",
+        str(KEPT),
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "lockgate.cli.main", *words],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_CONF_DIR": str(settings)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    history = look_at(LocalTree(tmp_path / ".lockgate" / "checkpoints" / "long"))
+    last = EPOCHS - 1
+    assert history.planned == history.committed == list(range(last - KEPT, last + 1))
+    assert history.reachable[-KEPT:] == list(range(last - KEPT + 1, last + 1))
+    assert history.stores
+    for store in history.stores.values():
+        # Ten versions or so lie between two snapshots, and the one before the oldest that is kept stays.
+        assert min(store.changes) > EPOCHS // 3, sorted(store.changes)
+        assert len(store.snapshots) <= 5

@@ -1,0 +1,183 @@
+"""Fan-outs over Arrow batches, and what they count, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockgate.dataflow.endpoints import POSITION
+from lockgate.failures import find_failure
+from lockgate.operators.fanout import Ending, Joined, Score, Tally
+from lockgate.sources.rejects import read_rejection
+from lockgate.spark.fanout import FanOutStep, Tallies, join_batch
+from lockgate.spark.functions import RowError
+
+PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NAMES = ("v", "at", "tags", POSITION)
+BATCH = pa.record_batch(
+    [
+        pa.array([1, 2, 3], type=pa.int32()),
+        pa.array([NOON] * 3, type=pa.timestamp("us", tz="UTC")),
+        pa.array([["a"], None, []], type=pa.list_(pa.string())),
+        pa.array([{"source": "in", "part": "in-0", "at": at, "child": []} for at in (40, 41, 42)], PLACE),
+    ],
+    names=list(NAMES),
+)
+TEXTS = pa.list_(pa.string())
+SCHEMA = pa.schema(
+    [
+        *BATCH.schema,
+        ("a", pa.int32()),
+        ("b", pa.float64()),
+        ("is_partial", pa.bool_()),
+        ("missing", TEXTS),
+        ("why_missing", TEXTS),
+    ]
+)
+
+
+class Told:
+    """Takes what is added, as an accumulator of Spark's does."""
+
+    def __init__(self) -> None:
+        self.value: Any = []
+
+    def add(self, more: Any) -> None:
+        self.value += more
+
+
+def fan(rejects: Told | None = None, *, goes_on: bool = True, **functions: Callable[[Any], Any]) -> FanOutStep:
+    return FanOutStep(
+        name="scores",
+        where="fan_out 'scores', declared at job.py:7",
+        functions=functions,
+        deadline_seconds=30.0,
+        in_flight=2,
+        goes_on_partial=goes_on,
+        identity=repr(functions),
+        tallies=Told(),  # type: ignore[arg-type]
+        rejects=rejects,  # type: ignore[arg-type]
+    )
+
+
+def test_scores_stand_beside_the_columns_of_the_event_which_come_back_as_they_were() -> None:
+    tally = Tally()
+    made = join_batch(BATCH, fan(a=lambda row: row.v * 2, b=lambda row: row.at.hour / 2), NAMES, SCHEMA, tally)
+    rows = made.to_pylist()
+    assert made.schema == SCHEMA
+    assert made.select(list(NAMES)).to_pylist() == BATCH.to_pylist()
+    assert [(row["a"], row["b"], row["is_partial"], row["missing"]) for row in rows] == [
+        (2, 6.0, False, []),
+        (4, 6.0, False, []),
+        (6, 6.0, False, []),
+    ]
+    assert (tally.events, tally.partial) == (3, 0)
+
+
+def test_what_fails_or_is_not_of_its_type_is_missing_with_the_reason() -> None:
+    def by_type(row: Any) -> Any:
+        return {1: "many", 2: 2**40, 3: 3}[row.v]
+
+    tally = Tally()
+    rows = join_batch(BATCH, fan(a=by_type, b=lambda row: 1 / (row.v - 1)), NAMES, SCHEMA, tally).to_pylist()
+    assert [(row["a"], row["b"], row["missing"]) for row in rows] == [
+        (None, None, ["a", "b"]),
+        (None, 1.0, ["a"]),
+        (3, 0.5, []),
+    ]
+    assert "'many' is not of type int32" in rows[0]["why_missing"][0]
+    assert rows[0]["why_missing"][1] == "ZeroDivisionError: division by zero"
+    assert tally.report()["functions"]["a"] == {"answered": 1, "timed_out": 0, "failed": 2, "skipped": 0}
+    assert tally.partial == 2
+
+
+def test_an_event_that_must_be_whole_becomes_a_letter_and_the_others_go_on() -> None:
+    aside = Told()
+    step = fan(aside, goes_on=False, a=lambda row: row.v, b=lambda row: 1 / (row.v - 2))
+    rows = join_batch(BATCH, step, NAMES, SCHEMA, Tally()).to_pylist()
+    assert [(row["v"], row["b"]) for row in rows] == [(1, -1.0), (3, 1.0)]
+    (letter,) = map(read_rejection, aside.value)
+    assert (letter.step, letter.reason) == ("scores", "b is missing: ZeroDivisionError: division by zero")
+    assert letter.position is not None
+    assert (letter.position["at"], letter.is_final) == (41, False)
+
+
+class Death:
+    """A watch that knows a row that workers died with."""
+
+    def take(self, in_hand: Any) -> str | None:
+        return "its worker died" if in_hand.place["at"] == 42 else None
+
+
+def test_a_row_that_workers_died_with_is_given_to_no_function_and_follows_the_policy() -> None:
+    given: list[int] = []
+
+    def note(row: Any) -> int:
+        given.append(row.v)
+        return int(row.v)
+
+    watch: Any = Death()
+    rows = join_batch(BATCH, fan(a=note, b=lambda row: 0.0), NAMES, SCHEMA, Tally(), watch).to_pylist()
+    assert rows[2]["why_missing"] == ["its worker died"] * 2
+    aside = Told()
+    join_batch(BATCH, fan(aside, goes_on=False, a=note, b=lambda row: 0.0), NAMES, SCHEMA, Tally(), watch)
+    (letter,) = map(read_rejection, aside.value)
+    assert letter.is_final
+    assert given == [1, 2, 1, 2]
+
+
+def test_a_row_that_python_cannot_have_stops_the_job_where_nobody_takes_letters() -> None:
+    far = pa.record_batch(
+        [*BATCH.columns[:1], pa.array([2**60] * 3, type=pa.timestamp("us", tz="UTC")), *BATCH.columns[2:]],
+        names=list(NAMES),
+    )
+    with pytest.raises(RowError) as caught:
+        join_batch(far, fan(a=lambda row: 1, b=lambda row: 1.0), NAMES, SCHEMA, Tally())
+    found = find_failure(str(caught.value))
+    assert found is not None
+    assert (found.at, found.where) == (40, "fan_out 'scores', declared at job.py:7")
+
+
+class Context:
+    """Makes accumulators, as Spark's context does."""
+
+    def accumulator(self, value: Any, param: Any) -> Told:
+        return Told()
+
+
+class Session:
+    sparkContext = Context()  # noqa: N815 - Spark's name
+
+
+def tally_of(*endings: Ending) -> Tally:
+    tally = Tally()
+    for ending in endings:
+        tally.count(Joined({"a": Score(ending)}, 0.01))
+    return tally
+
+
+def test_an_epoch_counts_once_however_often_it_is_tried_or_written() -> None:
+    session: Any = Session()
+    tallies = Tallies(session)
+
+    def write(epoch: int, *told: dict[tuple[str, int], Tally], fails: bool = False) -> None:
+        tallies.begin()
+        for one in told:
+            tallies.told.value.update(one)
+        if not fails:
+            tallies.keep(epoch)
+
+    assert tallies.report() == {}
+    write(0, {("scores", 0): tally_of(Ending.ANSWERED, Ending.FAILED)}, {("scores", 1): tally_of(Ending.ANSWERED)})
+    write(1, {("scores", 0): tally_of(Ending.ANSWERED)}, fails=True)
+    write(1, {("scores", 0): tally_of(Ending.TIMED_OUT)}, {("scores", 0): tally_of(Ending.TIMED_OUT)})
+    write(1, {("scores", 0): tally_of(Ending.SKIPPED)})  # once more, after a crash behind its commit
+    report = tallies.report()["scores"]
+    assert (report["events"], report["partial"]) == (4, 2)
+    assert report["functions"]["a"] == {"answered": 2, "timed_out": 0, "failed": 1, "skipped": 1}
+    assert report["latency_ms_p50"] == pytest.approx(10, rel=0.02)
