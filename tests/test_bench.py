@@ -484,6 +484,7 @@ def test_the_plain_pipeline_passes_bytes_as_they_are(spark: SparkSession, is_key
     assert row.asDict() == {**({"key": "k"} if is_keyed else {}), "value": b"\xff\x00"}
 
 
+@pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_query_by_hand_gives_the_rows_of_the_job(tmp_path: Path) -> None:

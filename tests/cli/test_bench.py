@@ -100,6 +100,7 @@ def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_p
     assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
 
 
+@pytest.mark.prove
 @pytest.mark.system
 def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(tmp_path: Path) -> None:
     settings = ("--part", "table", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")

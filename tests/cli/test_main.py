@@ -1,7 +1,6 @@
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,13 +86,3 @@ def test_help_does_not_wait_for_spark() -> None:
     code = "import sys; import lockgate.cli.main as m; m.make_parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyspark", "pandas", "pyarrow", "kafka", "psycopg", "psutil"} & set(loaded)
-
-
-@pytest.mark.system
-def test_help_is_quick() -> None:
-    def seconds() -> float:
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "lockgate.cli.main", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - begin
-
-    assert min(seconds() for _ in range(3)) < 0.5  # the best of three: others may be using the machine

@@ -299,6 +299,7 @@ OVERTAKEN_AT_BEGIN = Overtaking("BEGIN", until="AFTER_END", hit=3, commits=2)
 OVERTAKEN_AT_END = Overtaking("BEFORE_END", until="CLAIM")
 
 
+@pytest.mark.prove
 def test_with_all_laws_it_holds(copies: Prover) -> None:
     troubles = (DIES_AFTER_END, DIES_WITH_VOTES, WORKER_DIES, OVERTAKEN_AT_BEGIN, OVERTAKEN_AT_END)
     assert_holds(copies("none", *troubles))
@@ -320,6 +321,7 @@ def test_without_claim_and_ledger_it_writes_what_is_out(copies: Prover, switch_o
     assert_broken(copies("claim-ledger", OVERTAKEN_AT_BEGIN), "taken over", "duplicated", "split epochs")
 
 
+@pytest.mark.prove
 def test_without_fencing_the_dead_hold_readers_back(
     copies: Prover, switch_off: SwitchOff, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +330,7 @@ def test_without_fencing_the_dead_hold_readers_back(
     assert_broken(copies("fencing", DIES_WITH_VOTES), "open transactions")
 
 
+@pytest.mark.prove
 def test_without_fencing_an_end_that_is_outstanding_is_waited_for(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("fencing")
     servers = copies.stage.stack.status().kafka.servers or ""
@@ -339,6 +342,7 @@ def test_without_fencing_an_end_that_is_outstanding_is_waited_for(copies: Prover
     assert_holds(copies("unfenced", replace(OVERTAKEN_AT_END, is_enough=has_begun)))
 
 
+@pytest.mark.prove
 def test_without_fencing_and_the_wait_for_it_an_epoch_comes_twice(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("fencing", "stable-offset")
     assert_broken(copies("stable-offset", OVERTAKEN_AT_END), "duplicated", "split epochs")
@@ -349,10 +353,12 @@ def test_without_permits_two_tasks_write_to_one_partition(copies: Prover, switch
     assert_broken(copies("permits", WORKER_DIES), "lost")
 
 
+@pytest.mark.prove
 def test_with_all_laws_totals_hold(totals: Prover) -> None:
     assert_holds(totals("totals", DIES_AFTER_END))
 
 
+@pytest.mark.prove
 def test_without_order_totals_are_others(totals: Prover, switch_off: SwitchOff) -> None:
     switch_off("order")
     assert_broken(totals("order", DIES_AFTER_END), "lost", "foreign")

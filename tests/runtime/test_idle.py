@@ -240,6 +240,7 @@ def test_windows_that_a_run_to_the_end_left_open_are_closed_by_a_live_one_withou
     assert counted(sink) == [("a", 0, 1), ("b", 300, 1)]
 
 
+@pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_silent_input_beside_a_busy_one_is_waited_for_until_both_are_silent(inputs: Path) -> None:
@@ -269,6 +270,7 @@ def read_files(running: Run) -> int:
     return sum(source["numInputRows"] for one in reports_of(running) for source in one["sources"]) - 1
 
 
+@pytest.mark.prove
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
 def test_history_is_replayed_without_a_beat_and_a_run_to_the_end_has_none(kafka: str, tmp_path: Path) -> None:

@@ -457,7 +457,7 @@ def test_a_checkpoint_on_hdfs_keeps_snapshots_and_notes(hdfs: Hdfs, spark: Spark
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("point", ["VOTES", "BEFORE_SPARK_COMMIT"])
+@pytest.mark.parametrize("point", [pytest.param("VOTES", marks=pytest.mark.prove), "BEFORE_SPARK_COMMIT"])
 def test_a_driver_that_is_killed_leaves_no_epoch_with_two_tables(point: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     events = [(n % 3, n) for n in range(30)]

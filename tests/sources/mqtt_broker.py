@@ -5,18 +5,24 @@
 amqtt 0.12 forgets a message when its receiver goes away or takes over five seconds to acknowledge it, against
 [MQTT-4.4.0-1] (its pull request 402 mends that). Here a message with QoS 1 stays until it is acknowledged, and there is
 a window, as brokers in production have one.
+
+And where a client comes back before its last connection has ended, amqtt may end the session of the new one with the
+old: it is connected then, and never gets a message. Here the end of a connection is no end of a session that has
+another one.
 """
 
 import asyncio
 import sys
+from typing import Any
 
 from amqtt.broker import Broker
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.puback import PubackPacket
-from amqtt.session import OUTGOING
+from amqtt.session import OUTGOING, Session
 
 WINDOW = int(sys.argv[3])
 receive = BrokerProtocolHandler._handle_qos1_message_flow
+attach = BrokerProtocolHandler.attach
 
 
 async def send_or_receive(self: BrokerProtocolHandler, message) -> None:
@@ -43,7 +49,23 @@ async def take_acknowledgement(self: BrokerProtocolHandler, puback: PubackPacket
     await fill_window(self)
 
 
+def attach_connected(self: BrokerProtocolHandler, session: Session, *connection: Any) -> None:
+    attach(self, session, *connection)
+    if not session.transitions.is_connected():  # the connection before it ended while this one took over
+        session.transitions.connect()
+
+
+async def end_connection(
+    self: Broker, session: Session, handler: BrokerProtocolHandler, ended: asyncio.Future[Any]
+) -> None:
+    if self._get_handler(session) is handler and session.transitions.is_connected():
+        session.transitions.disconnect()
+    await self._stop_handler(handler)
+
+
 async def main() -> None:
+    BrokerProtocolHandler.attach = attach_connected
+    Broker._handle_disconnect = end_connection
     BrokerProtocolHandler._handle_qos1_message_flow = send_or_receive
     BrokerProtocolHandler.handle_puback = take_acknowledgement
     config = {
