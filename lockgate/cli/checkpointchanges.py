@@ -7,7 +7,7 @@ destroys says first what it would do, and does it only with --yes.
 
     --outputs again   it is planned anew, and delivered a second time: the ledger is set back to N
     --outputs skip    it is computed for its state and not delivered: possible for one epoch only, since Spark repeats
-                      over the same events nothing but the last one
+                      over the same events nothing but the last one, and while the checkpoint has its offsets
 
 Order: look, fence and set the ledgers, then remove. A driver that is alive stops at its next look at the ledger; and a
 command that died halfway is given again.
@@ -153,7 +153,7 @@ def run_going_back(arguments: argparse.Namespace) -> int:
         before = _look(subject, ledger, history, epoch)
         out = last if before is None else before.epoch
         assert out is not None
-        keeps_next = _choose(subject, epoch, out, arguments.outputs, has_ledger=ledger is not None)
+        keeps_next = _choose(subject, epoch, out, arguments.outputs, before)
         files = later_files(history, epoch, keeps_next=keeps_next)
         says = _weigh(subject, epoch, out, keeps_next=keeps_next)
         offsets = subject.checkpoint.kafka_offsets(epoch)
@@ -224,13 +224,14 @@ def _look(subject: Subject, ledger: MendableLedger | None, history: History, epo
     return entry
 
 
-def _choose(subject: Subject, epoch: int, out: int, outputs: str | None, *, has_ledger: bool) -> bool:
+def _choose(subject: Subject, epoch: int, out: int, outputs: str | None, ledger: Entry | None) -> bool:
     """Do the offsets of the next epoch stay? Refused where it is not said what becomes of what is out, or cannot be."""
     from lockgate.runtime.lifecycle.rescaling import is_rescaling
 
     where = f"checkpoint {subject.tree.root}"
+    has_offsets = ledger is not None and subject.checkpoint.digest(epoch + 1) == ledger.digest
     if outputs == "skip":
-        if not has_ledger:
+        if ledger is None:
             raise Refused(
                 f"job {subject.job!r} has no ledger, so nothing it delivers can be told from what is out",
                 where=where,
@@ -251,17 +252,24 @@ def _choose(subject: Subject, epoch: int, out: int, outputs: str | None, *, has_
                 where=where,
                 fix=f"--to {out - 1} --outputs skip; or --outputs again" if out > epoch else "leave --outputs away",
             )
+        if not has_offsets:
+            raise Refused(
+                f"epoch {out} is out, and the checkpoint does not have its offsets: it cannot be computed over the same"
+                " events",
+                where=where,
+                fix="--outputs again; or bring back the checkpoint that the job was last run with",
+            )
         return True
     if outputs is None and out > epoch:
         several = f"epochs {epoch + 1} to {out} are" if out > epoch + 1 else f"epoch {out} is"
-        how = "out" if has_ledger else "out, or may be: the job has no ledger"
+        how = "out" if ledger is not None else "out, or may be: the job has no ledger"
         raise Refused(
             f"{several} {how}; going back would deliver what they had a second time",
             where=where,
             fix="--outputs again accepts that"
             + (
                 f"; --outputs skip computes epoch {out} without delivering it"
-                if has_ledger and out == epoch + 1
+                if has_offsets and out == epoch + 1
                 else ""
             ),
         )

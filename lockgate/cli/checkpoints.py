@@ -8,7 +8,7 @@ only while nothing of it is out, and while nobody is about to let it out:
                  holds the checkpoint or is seen to run (its open transaction, its connection)
     2  fence     older writers can commit nothing any more, and the ledger is read once more
     3  claim     the ledger's value unchanged, with another run id: a driver that is alive stops at its next look
-    4  remove    the state that the epoch left behind, then offsets/N
+    4  remove    the state and the notes that the epoch left behind, then offsets/N
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from lockgate.cli import checkpointchanges, checkpointfacts, checkpointrescale
+from lockgate.cli.checkpointsubject import open_checkpoint
 from lockgate.cli.ledger import count_records, describe_ranges, gone, short
 from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
 from lockgate.commit.mending import MendableLedger
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lockgate.commit.ledger import Entry
     from lockgate.commit.protocol import Epoch
     from lockgate.runtime.checkpoints import Checkpoint
+    from lockgate.runtime.lifecycle.tree import Tree
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,10 +67,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_rollback(arguments: argparse.Namespace) -> int:
     """Say what would be removed; remove it where that is wanted."""
-    from lockgate.runtime.checkpoints import source_ranges, uncommitted_files
+    from lockgate.runtime.checkpoints import source_ranges
     from lockgate.runtime.lifecycle.holding import alone
     from lockgate.runtime.lifecycle.marker import require_marker
-    from lockgate.runtime.lifecycle.tree import open_tree
 
     if arguments.to is not None:
         return checkpointchanges.run_going_back(arguments)
@@ -79,12 +80,12 @@ def run_rollback(arguments: argparse.Namespace) -> int:
             where="command line",
             fix="leave --servers away: the first cluster of the job's file is asked",
         )
-    checkpoint = target.checkpoint
+    checkpoint, tree = open_checkpoint(target.place)
     epoch = uncommitted_epoch(checkpoint)
-    files = uncommitted_files(checkpoint, epoch.number)
+    files = uncommitted_files(tree, epoch.number)
     ranges = source_ranges(checkpoint, epoch.number, epoch.number)
     with alone(checkpoint.local, target.job), target.opened() as ledger:
-        require_marker(open_tree(target.place), target.job)
+        require_marker(tree, target.job)
         if not ledger.exists:
             told = gone(ledger, target.job)
             raise Refused(f"{told.what}, so nobody can tell whether epoch {epoch.number} is out", told.where, told.fix)
@@ -104,7 +105,7 @@ def run_rollback(arguments: argparse.Namespace) -> int:
             for line in warnings(target, has_kafka=bool(ranges)):
                 print(line)
         if arguments.yes:
-            files = _roll_back(target, epoch, entry, ledger)
+            files = _roll_back(checkpoint, tree, epoch, entry, ledger)
     if arguments.json:
         facts = {
             "job": target.job,
@@ -131,12 +132,6 @@ def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
     from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
 
     where = f"checkpoint {checkpoint.root}"
-    if checkpoint.local is None:
-        raise Refused(
-            f"{checkpoint.root} does not lie on this machine's disk",
-            where=where,
-            fix="copy it to a local directory, roll that back with --checkpoint, and copy it back",
-        )
     upcoming = next_epoch(checkpoint)
     if upcoming is None:
         raise Refused("there is no checkpoint", where=where, fix="name its place: --checkpoint PLACE")
@@ -148,6 +143,19 @@ def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
         )
     refuse_unfinished(checkpoint)
     return upcoming.epoch
+
+
+def uncommitted_files(tree: Tree, epoch: int) -> tuple[str, ...]:
+    """The files of an epoch that is planned and not committed, in the order in which they may be removed.
+
+    Its tasks may have stored state already, under the version behind the epoch. Spark writes such a file anew when the
+    epoch runs again, but it would find an uploaded snapshot of the old one first and believe it. The offsets go last:
+    until then the epoch is as planned as before.
+    """
+    from lockgate.runtime.lifecycle.goingback import later_files
+    from lockgate.runtime.lifecycle.history import look_at
+
+    return later_files(look_at(tree), epoch - 1, keeps_next=False)
 
 
 def refuse_unsafe(entry: Entry | None, epoch: Epoch, *, job: str, where: str) -> None:
@@ -194,21 +202,22 @@ def warnings(target: LedgerTarget, *, has_kafka: bool) -> list[str]:
     return lines
 
 
-def _roll_back(target: LedgerTarget, epoch: Epoch, entry: Entry | None, ledger: MendableLedger) -> tuple[str, ...]:
+def _roll_back(
+    checkpoint: Checkpoint, tree: Tree, epoch: Epoch, entry: Entry | None, ledger: MendableLedger
+) -> tuple[str, ...]:
     """Steps 2 to 4; the files that were removed."""
     from lockgate.commit import protocol
-    from lockgate.runtime.checkpoints import uncommitted_files
+    from lockgate.runtime.lifecycle.cleaning import remove_all
 
     run = f"rollback-{secrets.token_hex(4)}"
     claim = protocol.claim(entry, epoch, run=run, now=datetime.now(timezone.utc), is_adopting=False)
     ledger.replace(entry, claim)
-    if uncommitted_epoch(target.checkpoint) != epoch:
+    if uncommitted_epoch(checkpoint) != epoch:
         raise Failed(
             f"epoch {epoch.number} was planned anew, or another one was, while it was looked at; nothing was removed",
-            where=f"checkpoint {target.place}",
+            where=f"checkpoint {checkpoint.root}",
             fix="a driver of this job runs: stop it, then look again",
         )
-    files = uncommitted_files(target.checkpoint, epoch.number)
-    for name in files:
-        target.checkpoint.remove(name)
+    files = uncommitted_files(tree, epoch.number)
+    remove_all(tree, files)
     return files

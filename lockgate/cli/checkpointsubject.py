@@ -64,10 +64,6 @@ class Subject:
 
 def find_subject(arguments: argparse.Namespace) -> Subject:
     """The checkpoint that the arguments name."""
-    from lockgate.files.system import local_path
-    from lockgate.runtime.checkpoints import Checkpoint
-    from lockgate.runtime.lifecycle.tree import open_tree
-
     if is_file(arguments.job):
         declared = read_job(arguments)
         if not declared.keeps_checkpoint:
@@ -77,17 +73,26 @@ def find_subject(arguments: argparse.Namespace) -> Subject:
     else:
         ledger = find_ledger(arguments)
         job, where, sinks, sources = ledger.job, f"job {ledger.job!r}", {}, ()
-    place = checkpoint_place(arguments, job)
-    spark = open_spark() if local_path(place) is None else None
+    checkpoint, tree = open_checkpoint(checkpoint_place(arguments, job))
     return Subject(
         job=job,
-        checkpoint=Checkpoint(root=place, spark=spark),
-        tree=open_tree(place, spark),
+        checkpoint=checkpoint,
+        tree=tree,
         ledger=ledger,
         where=where,
         sinks=sinks,
         sources=sources,
     )
+
+
+def open_checkpoint(place: str) -> tuple[Checkpoint, Tree]:
+    """The checkpoint at a place on any file system."""
+    from lockgate.files.system import local_path
+    from lockgate.runtime.checkpoints import Checkpoint
+    from lockgate.runtime.lifecycle.tree import open_tree
+
+    spark = open_spark() if local_path(place) is None else None
+    return Checkpoint(root=place, spark=spark), open_tree(place, spark)
 
 
 def open_spark() -> SparkSession:
@@ -100,10 +105,7 @@ def open_spark() -> SparkSession:
 
 def open_place(place: str) -> Tree:
     """The tree at a place on any file system."""
-    from lockgate.files.system import local_path
-    from lockgate.runtime.lifecycle.tree import open_tree
-
-    return open_tree(place, open_spark() if local_path(place) is None else None)
+    return open_checkpoint(place)[1]
 
 
 def set_others(ledger: LedgerTarget, entry: Entry, *, only_later: bool) -> list[str]:

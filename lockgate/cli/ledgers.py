@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.cli.target import (
@@ -245,9 +244,10 @@ def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget
 
 def checkpoint_place(arguments: argparse.Namespace, job: str) -> str:
     """Where the checkpoint lies."""
+    from lockgate.runtime.lifecycle.tree import as_named
     from lockgate.runtime.run import default_checkpoint
 
     place: str | None = arguments.checkpoint
     if place is None:
         return str(default_checkpoint(job))
-    return place if "://" in place or place.startswith("file:") else str(Path(place).resolve())
+    return place if "://" in place or place.startswith("file:") else str(as_named(place) or place)

@@ -70,7 +70,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run_savepoint(arguments: argparse.Namespace) -> int:
     """Copy a checkpoint."""
     from lockgate.runtime.lifecycle.holding import is_held
-    from lockgate.runtime.lifecycle.marker import read_marker, require_marker
+    from lockgate.runtime.lifecycle.marker import read_marker, refuse_other_job
     from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
     from lockgate.runtime.lifecycle.savepoints import refuse_taken, take_savepoint
 
@@ -78,7 +78,7 @@ def run_savepoint(arguments: argparse.Namespace) -> int:
     place = open_place(arguments.to)
     refuse_taken(place)
     if read_marker(subject.tree) is not None:
-        require_marker(subject.tree, subject.job)
+        refuse_other_job(subject.tree, subject.job)
     is_live = subject.local is None or is_held(subject.local)
     with nullcontext() if is_live else subject.alone():
         refuse_unfinished(subject.checkpoint)
@@ -271,9 +271,10 @@ def _make_places(subject: Subject) -> None:
 
 def _is_taken(subject: Subject, *, may_put_aside: bool) -> bool:
     """Is there a checkpoint already? Refused where it may not be put aside."""
-    from lockgate.runtime.lifecycle.marker import FILE, require_marker
+    from lockgate.runtime.lifecycle.marker import FILE, refuse_no_checkpoint, require_marker
 
     tree = subject.tree
+    refuse_no_checkpoint(tree)
     if not tree.exists() or _is_empty(tree):
         return False
     require_marker(tree, subject.job)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -143,15 +142,6 @@ class Checkpoint:
                     found[place] = min(found.get(place, offset), offset)
         return found
 
-    def remove(self, name: str) -> None:
-        """Remove one file, and the checksum beside it."""
-        for one in (name, checksum_of(name)):
-            if self.local is not None:
-                (self.local / one).unlink(missing_ok=True)
-            else:
-                system, path = self._remote(one)
-                system.delete(path, False)
-
     def rename(self, place: str) -> None:
         """Move the whole checkpoint, within its file system."""
         system, path = self._remote("")
@@ -259,7 +249,6 @@ class SourceRange:
 
 
 _NOT_PLANNED = ""  # no digest is empty, so it equals none
-_STATE_FILE = r"(_[^.]+)?\.(changelog|delta|snapshot|zip)"
 
 
 def next_epoch(checkpoint: Checkpoint) -> NextEpoch | None:
@@ -299,25 +288,3 @@ def _initial_offsets(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
                 found.update({(topic, int(partition)): offset for partition, offset in partitions.items()})
         number += 1
     return found
-
-
-def uncommitted_files(checkpoint: Checkpoint, epoch: int) -> tuple[str, ...]:
-    """The files of an epoch that is planned and not committed, in the order in which they may be removed.
-
-    Its tasks may have stored state already, under the version behind the epoch. Spark writes such a file anew when the
-    epoch runs again, but it would find an uploaded snapshot of the old one first and believe it.
-    """
-    if checkpoint.local is None:
-        raise Refused(
-            f"{checkpoint.root} does not lie on this machine's disk",
-            where=f"checkpoint {checkpoint.root}",
-            fix="copy it to a local directory, mend it there, and copy it back",
-        )
-    name = re.compile(f"{epoch + 1}{_STATE_FILE}")
-    state = [
-        file.relative_to(checkpoint.local).as_posix()
-        for file in sorted((checkpoint.local / "state").rglob("*"))
-        if name.fullmatch(file.name)
-    ]
-    # The offsets go last: until then the epoch is as planned as before, and computes its state anew.
-    return (*state, f"offsets/{epoch}")

@@ -96,6 +96,22 @@ def test_one_epoch_can_be_computed_again_without_being_delivered(site: Site) -> 
     assert cli.main(["ledger", "show", *site.target]) == 0
 
 
+def test_an_epoch_whose_offsets_the_checkpoint_does_not_have_is_not_skipped(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.tree.remove("offsets/11")  # an older copy, and the job has gone on
+    site.tree.remove("commits/11")
+    assert site.run("rollback", "--to", "10", "--outputs", "skip", "--yes") == 2
+    told = capsys.readouterr().err
+    assert "epoch 11 is out, and the checkpoint does not have its offsets" in told
+    assert "--outputs again" in told
+    assert site.run("rollback", "--to", "10", "--yes") == 2
+    assert "--outputs skip" not in capsys.readouterr().err
+    assert site.out() == 11
+    assert site.run("rollback", "--to", "10", "--outputs", "again", "--yes") == 0
+    assert look_at(site.tree).last == site.out() == 10
+
+
 def test_the_epoch_of_a_rescaling_is_not_skipped(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     offsets = site.tree.read("offsets/11") or b""
     site.tree.write(
@@ -126,7 +142,7 @@ def test_an_epoch_that_is_gone_names_the_oldest(site: Site, capsys: pytest.Captu
     [("clean", "--keep", "2", "--yes"), ("rollback", "--to", "8", "--outputs", "again", "--yes")],
     ids=["clean", "rollback"],
 )
-def test_nothing_is_removed_beside_a_driver_in_a_strangers_directory_or_in_a_broken_one(
+def test_nothing_is_removed_beside_a_driver_or_in_a_strangers_directory(
     site: Site, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = [entry.name for entry in site.tree.entries()]
@@ -151,12 +167,81 @@ def test_nothing_is_removed_beside_a_driver_in_a_strangers_directory_or_in_a_bro
         assert cli.main(["checkpoints", command[0], *target, *command[1:]]) == 2
         assert told in capsys.readouterr().err
 
-    site.tree.remove("state/0/1/9.changelog")
-    for name in ("10.zip", "6.zip", "2.zip"):
+
+@pytest.mark.parametrize(
+    "gone",
+    [("9.changelog", "10.zip", "6.zip", "2.zip"), ("SSTs/10.sst", "SSTs/6.sst", "SSTs/2.sst")],
+    ids=["changes and snapshots", "tables"],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("clean", "--keep", "2", "--yes"),
+        ("rollback", "--to", "8", "--outputs", "again", "--yes"),
+        ("rollback", "--to", "10", "--outputs", "skip", "--yes"),
+        ("savepoint", "--to", "saved"),
+    ],
+    ids=["clean", "rollback", "skip", "savepoint"],
+)
+def test_nothing_is_removed_from_a_broken_checkpoint_nor_copied(
+    site: Site,
+    command: tuple[str, ...],
+    gone: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in gone:
         site.tree.remove(f"state/0/1/{name}")
+    before = [entry.name for entry in site.tree.entries()]
     assert site.run(*command) in (1, 2)
     assert "epoch" in capsys.readouterr().err
-    assert len(site.tree.entries()) == len(before) - 4
+    assert [entry.name for entry in site.tree.entries()] == before
+    assert site.out() == 11
+    assert not (tmp_path / "saved").exists()
+
+
+def test_the_last_whole_snapshot_stays_where_a_newer_one_lacks_a_table(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.tree.remove("state/0/1/SSTs/10.sst")
+    before = [entry.name for entry in site.tree.entries()]
+    assert site.run("clean", "--keep", "1", "--yes") == 1
+    assert (
+        "the snapshot state/0/1/10.zip cannot be loaded: it lists 10.sst, which is missing" in capsys.readouterr().err
+    )
+    assert [entry.name for entry in site.tree.entries()] == before
+    assert site.run("rollback", "--to", "10", "--outputs", "skip", "--yes") == 0
+    assert site.run("clean", "--keep", "1", "--yes") == 0
+    left = {entry.name.removeprefix("state/0/1/") for entry in site.tree.entries("state/0/1")}
+    assert left == {"6.zip", "SSTs/6.sst", *(f"{version}.changelog" for version in range(6, 12))}
+
+
+def test_what_destroys_is_refused_through_a_link(
+    site: Site, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(site.tree.path)
+    saved = str(tmp_path / "saved")
+    target = [site.place.job, *site.place.option, "--checkpoint", str(link)]
+    before = [entry.name for entry in site.tree.entries()]
+    assert cli.main(["checkpoints", "savepoint", *target, "--to", saved]) == 0, "a copy harms nobody"
+    for words in (
+        ["clean", *target, "--keep", "2", "--yes"],
+        ["rollback", *target, "--to", "8", "--outputs", "again", "--yes"],
+        ["restore", saved, *target, "--put-aside"],
+    ):
+        assert cli.main(["checkpoints", *words]) == 2
+        told = capsys.readouterr().err
+        assert f"{link} is a link, and no checkpoint" in told
+        assert f"name what it leads to: {site.tree.path}" in told
+    site.tree.write("offsets/12", site.tree.read("offsets/11") or b"")
+    assert cli.main(["checkpoints", "rollback", *target, "--uncommitted", "--yes"]) == 2
+    assert "is a link" in capsys.readouterr().err
+    site.tree.remove("offsets/12")
+    assert [entry.name for entry in site.tree.entries()] == before
+    assert link.is_symlink()
 
 
 def test_a_savepoint_is_restored_under_its_old_name_only_where_nothing_comes_twice(

@@ -20,7 +20,7 @@ from ledger_places import Place
 from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
-from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch
+from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch, uncommitted_files
 from lockgate.cli.jobfile import load_job
 from lockgate.commit.ledger import Entry
 from lockgate.commit.protocol import Epoch
@@ -29,7 +29,8 @@ from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
 from lockgate.postgres.connect import connect
 from lockgate.postgres.mending import PostgresLedger
-from lockgate.runtime.checkpoints import Checkpoint, uncommitted_files
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.lifecycle.cleaning import remove_all
 from lockgate.runtime.lifecycle.holding import hold
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import open_tree
@@ -92,23 +93,21 @@ def test_only_an_epoch_that_is_planned_and_not_committed_is_found(tmp_path: Path
         uncommitted_epoch(make_checkpoint(tmp_path / "d", planned=0, committed=0))
     with pytest.raises(Refused, match="there is no checkpoint"):
         uncommitted_epoch(Checkpoint(root=str(tmp_path / "absent")))
-    with pytest.raises(Refused, match="this machine's disk"):
-        uncommitted_epoch(Checkpoint(root="hdfs://host/checkpoint"))
 
 
 def test_the_state_that_the_epoch_left_behind_goes_before_its_offsets(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, planned=3, committed=2)
     store = tmp_path / "state" / "0" / "1"
     (store / "SSTs").mkdir(parents=True)
-    kept = ["2.zip", "2.changelog", "13.zip", "3.sst", "SSTs/3.sst", "3", "_metadata"]
+    kept = ["2.zip", "2.changelog", "3.sst", "SSTs/3.sst", "3", "_metadata"]
     gone = ["3.zip", "3.changelog", "3.delta", "3.snapshot", "3_d41d8cd9-8f00.zip", "3_d41d8cd9-8f00.changelog"]
     for name in (*kept, *gone, ".3.zip.crc"):
         (store / name).write_text("x")
-    files = uncommitted_files(checkpoint, 2)
+    tree = open_tree(checkpoint.root)
+    files = uncommitted_files(tree, 2)
     assert files[-1] == "offsets/2"
     assert {*files[:-1]} == {f"state/0/1/{name}" for name in gone}
-    for name in files:
-        checkpoint.remove(name)
+    remove_all(tree, files)
     assert not (store / ".3.zip.crc").exists()
     assert not (tmp_path / "offsets" / ".2.crc").exists()
     assert all((store / name).exists() for name in kept)
@@ -154,6 +153,18 @@ def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system
         assert claimed is not None
         assert (claimed.epoch, claimed.digest) == (1, before.digest)
         assert claimed.run.startswith("rollback-")
+    assert checkpoint.epochs("offsets") == [0, 1]
+
+
+def test_an_epoch_is_given_up_on_any_file_system(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, checkpoint = "hdfs://host/checkpoint", make_checkpoint(tmp_path / "checkpoint", planned=3, committed=2)
+    mark(checkpoint, place.job)
+    with closing(place.open()) as ledger:
+        ledger.replace(None, entry(1, checkpoint.digest(1)))
+    opened = {there: (checkpoint, open_tree(checkpoint.root))}  # as if a JVM had found it there
+    monkeypatch.setattr("lockgate.cli.checkpoints.open_checkpoint", opened.pop)
+    rollback = ["checkpoints", "rollback", place.job, *place.option, "--checkpoint", there, "--uncommitted"]
+    assert cli.main([*rollback, "--yes"]) == 0
     assert checkpoint.epochs("offsets") == [0, 1]
 
 
@@ -314,6 +325,7 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}
 
 
+@pytest.mark.prove
 @pytest.mark.system
 def test_the_same_holds_where_a_database_decides(
     kafka: str,

@@ -135,10 +135,20 @@ def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
     there = f"{hdfs.uri}/checkpoints/{two}"
     assert command("restore", saved, *site.target(two), "--checkpoint", there) == 0
     assert "has the offsets of all 2 partitions" in capsys.readouterr().out
-    site.run(two, there, keep_epochs=1)
+    site.run(two, there, keep_epochs=2)
     assert site.counts(two) == site.all_cards(range(41, 61))
-    assert is_marked(open_tree(there, spark), two)
-    assert command("clean", *site.target(two), "--checkpoint", there, "--keep", "1", "--yes") == 0
+    remote = open_tree(there, spark)
+    assert is_marked(remote, two)
+    end = look_at(remote).last
+    planned = remote.read(f"offsets/{end}") or b""
+    other = [*site.target(two), "--checkpoint", there]
+    assert command("rollback", *other, "--to", str(end - 1), "--outputs", "again", "--yes") == 0
+    assert look_at(remote).last == end - 1
+    remote.write(f"offsets/{end}", planned)  # as if its driver had died in this epoch
+    assert command("rollback", *other, "--uncommitted", "--yes") == 0
+    assert look_at(remote).planned[-1] == end - 1
+    assert command("clean", *other, "--keep", "1", "--yes") == 0
+    assert look_at(remote).reachable == [end - 1]
 
     # Back by two epochs: what they had comes again, and nothing else.
     last = look_at(tree).committed[-1]

@@ -1,7 +1,8 @@
 """What may go from a checkpoint: epochs that nobody wants to go back to, and what crashes left behind.
 
     offsets, commits     of epochs before the oldest one that is kept; one more of the offsets, which it begins behind
-    state                versions before the snapshot that the oldest kept epoch is loaded from
+    state                versions before the snapshot that the oldest kept epoch is loaded from; all of a partition
+                         that no epoch has any more
     snapshots of tables  that no kept epoch has seen
     leftovers            files that were being written when a process died; at least a day old, so that nobody writes
                          them still
@@ -18,14 +19,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lockgate.errors import Refused
+from lockgate.errors import InvariantBroken, Refused
 from lockgate.files.system import ASIDE
 from lockgate.runtime.checksums import checksum_of, is_checksum
 from lockgate.runtime.lifecycle.history import History
 from lockgate.runtime.lifecycle.marker import PARTS, is_marked
 from lockgate.runtime.lifecycle.stores import Store
 from lockgate.runtime.lifecycle.tree import Entry, Tree
-from lockgate.runtime.lifecycle.versions import named_by
+from lockgate.runtime.lifecycle.versions import refuse_torn, whole_chain
 
 LEFT_AFTER = timedelta(days=1)
 """A file that was being written this long ago was left by a process that died."""
@@ -79,13 +80,16 @@ def plan_cleaning(history: History, keep: int, now: datetime) -> Cleaning:
     oldest = kept[0]
     logs = [f"offsets/{epoch}" for epoch in history.planned if epoch < oldest - 1]
     logs += [f"commits/{epoch}" for epoch in history.committed if epoch < oldest]
-    partitions = history.partitions(oldest)
+    counts = {epoch: history.partitions(epoch) for epoch in history.planned if epoch >= oldest}
     state: list[str] = []
     named: set[str] = set()
     for store in history.stores:
-        # A store that the oldest kept epoch does not have belongs to a time with more partitions.
-        if partitions is None or store.partition < partitions:
-            old, still_named = _old_state(history.tree, store, oldest)
+        # After a rescaling some epochs have fewer partitions than others.
+        users = [epoch for epoch, count in counts.items() if count is None or store.partition < count]
+        if not users:
+            state += [*(file.name for file in store.files), *(entry.name for entry in store.named.values())]
+        elif users[0] in kept:
+            old, still_named = _old_state(history, store, users[0])
             state += old
             named |= still_named
         else:
@@ -128,12 +132,21 @@ def is_leftover(name: str, history: History) -> bool:
     return is_checksum(name) and f"{folder}{slash}{file[1:-4]}" not in history.entries
 
 
-def _old_state(tree: Tree, store: Store, oldest: int) -> tuple[list[str], set[str]]:
+def _old_state(history: History, store: Store, oldest: int) -> tuple[list[str], set[str]]:
     """The files of versions that are not needed, and what the others name."""
-    base = store.chain(oldest + 1).base
-    still_named = named_by(tree, store, [file for file in store.files if file.version >= base])
-    dropped = [file for file in store.files if file.version < base]
-    return [*(file.name for file in dropped), *sorted(named_by(tree, store, dropped) - still_named)], still_named
+    chain = whole_chain(history.listings, store, oldest + 1)
+    if chain is None:
+        raise InvariantBroken(
+            f"epoch {oldest} is to be kept, and its state in {store.folder} is not whole",
+            where=f"checkpoint {history.tree.root}",
+            fix="nothing was removed; look what is wrong: lockgate checkpoints verify",
+        )
+    kept = [file for file in store.files if file.version >= chain.base]
+    refuse_torn(history.listings, store, kept)
+    still_named = history.listings.named_by(store, kept)
+    dropped = [file for file in store.files if file.version < chain.base]
+    gone = sorted(history.listings.named_by(store, dropped) - still_named)
+    return [*(file.name for file in dropped), *gone], still_named
 
 
 def _old_tables(history: History, oldest: int) -> list[str]:

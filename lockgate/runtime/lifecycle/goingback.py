@@ -3,7 +3,8 @@
 The order of removal leaves, wherever it is interrupted, either a checkpoint that stops at its ledger or one that goes
 back when the command is given again:
 
-    1  state of later versions       a snapshot of one would be believed when its number comes again
+    1  state of later versions       a snapshot of one would be believed when its number comes again; and snapshots
+                                     that lack a table, where an older one is whole: Spark would take them first
     2  notes of later epochs         which snapshot of a table they saw; schemas of their state
     3  commits and offsets           the newest first
 
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlparse
 from lockgate.errors import Refused
 from lockgate.runtime.lifecycle.history import History
 from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.runtime.lifecycle.versions import whole_chain
 from lockgate.sources.returned import FOLDER
 
 _NOTE = re.compile(r"tables/[^/]+/epochs/(\d+)")
@@ -29,7 +31,12 @@ _SCHEMA = re.compile(r"state/\d+/_metadata/v2/(\d+)")
 def later_files(history: History, epoch: int, *, keeps_next: bool) -> tuple[str, ...]:
     """The files that go, in the order in which they may be removed."""
     last_planned = epoch + 1 if keeps_next else epoch
-    state = [file.name for store in history.stores for file in store.files if file.version >= epoch + 2]
+    state: list[str] = []
+    for store in history.stores:
+        state += [file.name for file in store.files if file.version >= epoch + 2]
+        chain = whole_chain(history.listings, store, epoch + 1)
+        newer = [] if chain is None else [file for file in store.files if chain.base < file.version <= epoch + 1]
+        state += [file.name for file in newer if file.is_snapshot]
     notes = [
         name
         for name in history.entries

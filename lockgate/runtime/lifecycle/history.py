@@ -13,10 +13,10 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from lockgate.errors import CheckpointDamaged, Refused
-from lockgate.runtime.lifecycle.operators import read_operator
+from lockgate.runtime.lifecycle.operators import Operator, read_operator
 from lockgate.runtime.lifecycle.stores import Store, find_stores
 from lockgate.runtime.lifecycle.tree import Entry, Tree
-from lockgate.runtime.lifecycle.versions import holds_epoch, partitions_of
+from lockgate.runtime.lifecycle.versions import Listings, holds_epoch, partitions_of
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,19 @@ class History:
             for epoch in self.committed
             if epoch in planned
             and (epoch == 0 or epoch - 1 in planned)
-            and holds_epoch(self.stores, epoch, self.partitions(epoch), self._by_key)
+            and holds_epoch(self.listings, self.stores, epoch, self.partitions(epoch), self.operators)
         ]
 
     @cached_property
-    def _by_key(self) -> set[int]:
-        """The operators that are dealt out by key, as far as Spark has noted what they are."""
+    def operators(self) -> dict[int, Operator]:
+        """The operators with state, as far as Spark has noted what they are."""
         numbers = {store.operator for store in self.stores}
-        return {number for number in numbers if read_operator(self.tree.read, self.entries, number).is_by_key}
+        return {number: read_operator(self.tree.read, self.entries, number) for number in numbers}
+
+    @cached_property
+    def listings(self) -> Listings:
+        """What the snapshots of the state list."""
+        return Listings(self.tree)
 
     @property
     def last(self) -> int:

@@ -6,7 +6,8 @@ A run writes it when it makes its checkpoint; into one that was made without, wh
 shown to be the job's own. Commands that only look never write it. Spark does not mind a file beside its own.
 
 A wrong path on a command line must not cost anybody a directory. So whoever deletes, or moves, asks `require_marker`
-first, which also refuses what no checkpoint can be: the root of a file system, a home, a link.
+first, which also refuses what no checkpoint can be: the root of a file system, a home, a link. A new life, which moves
+what is there aside, asks `refuse_unmarked`.
 """
 
 from __future__ import annotations
@@ -117,10 +118,8 @@ def mark_if_missing(tree: Tree, job: str, now: datetime) -> None:
 
 def require_marker(tree: Tree, job: str) -> Marker:
     """Refuse to change a directory that is not shown to be the checkpoint of this job."""
+    refuse_no_checkpoint(tree)
     where = f"directory {tree.root}"
-    what = _never(tree)
-    if what is not None:
-        raise Refused(f"{tree.root} is {what}, and no checkpoint", where=where, fix="name the checkpoint itself")
     marker = read_marker(tree)
     if marker is None:
         above = _marked_above(tree)
@@ -138,6 +137,29 @@ def require_marker(tree: Tree, job: str) -> Marker:
             fix="name the job whose checkpoint it is, or another place: --checkpoint PLACE",
         )
     return marker
+
+
+def refuse_no_checkpoint(tree: Tree) -> None:
+    """Refuse a place that can be no checkpoint, whatever it carries."""
+    what = _never(tree)
+    if what is not None:
+        leads_to = tree.path.resolve() if isinstance(tree, LocalTree) and tree.path.is_symlink() else None
+        raise Refused(
+            f"{tree.root} is {what}, and no checkpoint",
+            where=f"directory {tree.root}",
+            fix="name the checkpoint itself" if leads_to is None else f"name what it leads to: {leads_to}",
+        )
+
+
+def refuse_unmarked(tree: Tree, job: str) -> None:
+    """Refuse to begin a new life where files lie that are not shown to be this job's: they would be put aside."""
+    if tree.exists() and not is_marked(tree, job) and tree.entries():
+        raise Refused(
+            f"{tree.root} carries no marker of job {job!r} ({FILE}), so nobody can tell whose it is; a new life would"
+            " put it aside",
+            where=f"checkpoint {tree.root}",
+            fix="name another place: --checkpoint PLACE; or move it aside yourself",
+        )
 
 
 def _never(tree: Tree) -> str | None:

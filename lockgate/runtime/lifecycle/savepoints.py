@@ -240,7 +240,7 @@ def _names(history: History, epoch: int, *, last_planned: int) -> list[str]:
     found = ["metadata"]
     found += [f"offsets/{number}" for number in history.planned if epoch - 1 <= number <= last_planned]
     found += [f"commits/{number}" for number in history.committed if epoch - 1 <= number <= epoch]
-    found += files_of_epoch(history.tree, history.stores, epoch, history.partitions(epoch))
+    found += files_of_epoch(history.listings, history.stores, epoch, history.partitions(epoch))
     for name in history.entries:
         file = name.rpartition("/")[2]
         if is_checksum(name) or is_leftover(name, history):

@@ -21,7 +21,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lockgate.runtime.lifecycle.tree import Entry
@@ -84,13 +84,20 @@ class Store:
 
     def chain(self, version: int, ids: Mapping[int, Collection[str]] | None = None) -> Chain:
         """What Spark loads to get a version; `ids` are those that count, by version, as far as they are known."""
+        return next(self.chains(version, ids))
+
+    def chains(self, version: int, ids: Mapping[int, Collection[str]] | None = None) -> Iterator[Chain]:
+        """The ways to get a version, from the newest snapshot first; from nothing only where there is no snapshot."""
         known = ids or {}
+        has_snapshot = False
         bases = sorted({file.version for file in self.files if file.is_snapshot and file.version <= version})
         for base in reversed(bases):
             snapshots = [file for file in self.at(base, known.get(base, ())) if file.is_snapshot]
             if snapshots:
-                return self._behind(base, snapshots, version, known)
-        return self._behind(0, [], version, known)
+                has_snapshot = True
+                yield self._behind(base, snapshots, version, known)
+        if not has_snapshot:
+            yield self._behind(0, [], version, known)
 
     def _behind(self, base: int, snapshots: list[StateFile], version: int, ids: Mapping[int, Collection[str]]) -> Chain:
         changes: list[StateFile] = []

@@ -264,9 +264,25 @@ class HadoopTree(Tree):
 
 def open_tree(place: str, spark: SparkSession | None = None) -> Tree:
     """The tree at a place; Refused where it lies elsewhere and there is no Spark to reach it with."""
-    local = local_path(place)
+    local = as_named(place)
     if local is not None:
         return LocalTree(local)
     if spark is None:
         raise Refused(f"{place} can be read only with Spark", where=place, fix="name a local directory")
     return HadoopTree(place.rstrip("/"), spark)
+
+
+def as_named(place: str) -> Path | None:
+    """A directory on this machine's disk under its own name: where that is a link, whoever deletes there has to see it.
+
+    None where the place lies elsewhere.
+    """
+    local = local_path(place)
+    if local is None:
+        return None
+    named = place.removeprefix("file:")
+    if named != place and named.startswith("//"):
+        named = "/" + named[2:].partition("/")[2]
+    given = Path(named).absolute()
+    path = given.parent.resolve() / given.name
+    return path if given.name != ".." and path.resolve() == local else local

@@ -1,18 +1,61 @@
 """Which versions of a checkpoint's state can be loaded, and which files that takes (stores.py says how).
 
+A version is whole where all changes behind a snapshot are there, and all tables that the snapshot lists. Where the
+newest snapshot lacks one, an older one and more changes will do. Whoever removes files, or copies some of them, goes by
+that: else the last way to load the state could go, in favour of a snapshot that nobody can load.
+
 Files of one version that carry different ids, of several tries, belong together here: all are kept, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from lockgate.errors import CheckpointDamaged
 from lockgate.runtime.lifecycle.logs import read_offsets
-from lockgate.runtime.lifecycle.stores import StateFile, Store, read_snapshot
+from lockgate.runtime.lifecycle.operators import Operator
+from lockgate.runtime.lifecycle.stores import Chain, StateFile, Store, read_snapshot
 from lockgate.runtime.lifecycle.tree import Tree
 
 PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class Listings:
+    """What the snapshots of RocksDB in a checkpoint list; each is read once."""
+
+    tree: Tree
+    _known: dict[str, Mapping[str, int] | None] = field(default_factory=dict)
+
+    def of(self, file: StateFile) -> Mapping[str, int] | None:
+        """The bytes of the files that a snapshot lists, by name; None where it cannot be read."""
+        if not file.name.endswith(".zip"):
+            return {}
+        if file.name not in self._known:
+            try:
+                self._known[file.name] = read_snapshot(self.tree.read(file.name) or b"").files
+            except (ValueError, TypeError, AttributeError):
+                self._known[file.name] = None
+        return self._known[file.name]
+
+    def named_by(self, store: Store, files: Iterable[StateFile]) -> set[str]:
+        """The files of a store that are there, and that some of its snapshots list."""
+        wanted = {name for file in files for name in self.of(file) or ()}
+        return {entry.name for name, entry in store.named.items() if name in wanted}
+
+    def why_torn(self, store: Store, file: StateFile) -> str | None:
+        """Why a snapshot cannot be loaded; None where all that it lists is there, and where it is none."""
+        listed = self.of(file)
+        if listed is None:
+            return "it cannot be read"
+        for name, size in listed.items():
+            entry = store.named.get(name)
+            if entry is None:
+                return f"it lists {name}, which is missing"
+            if entry.bytes != size:
+                return f"it lists {name} with {size:,} bytes, which has {entry.bytes:,}"
+        return None
 
 
 def partitions_of(offsets: bytes | None) -> int | None:
@@ -23,17 +66,39 @@ def partitions_of(offsets: bytes | None) -> int | None:
         return None
 
 
-def holds_epoch(stores: Iterable[Store], epoch: int, partitions: int | None, by_key: Collection[int]) -> bool:
+def whole_chain(listings: Listings, store: Store, version: int, *, has_families: bool = False) -> Chain | None:
+    """The newest snapshot that is whole, and all changes since; None where a version cannot be loaded.
+
+    Args:
+        has_families: only a snapshot tells the kinds of rows apart, so changes alone are not enough.
+    """
+    for chain in store.chains(version):
+        is_told = chain.base > 0 or version == 0 or not has_families
+        if is_told and not chain.missing and not any(listings.why_torn(store, file) for file in chain.files):
+            return chain
+    return None
+
+
+def holds_epoch(
+    listings: Listings,
+    stores: Iterable[Store],
+    epoch: int,
+    partitions: int | None,
+    operators: Mapping[int, Operator],
+) -> bool:
     """Is there all the state that a query needs to go on behind an epoch?
 
     Args:
-        by_key: the operators that are known to have all partitions; others may take all rows together.
+        operators: those that are known to have all partitions are told from others, which may take all rows together.
     """
-    needed = _of(stores, partitions)
-    return _has_all(needed, partitions, by_key) and not any(store.chain(epoch + 1).missing for store in needed)
+    needed = stores_of(stores, partitions)
+    return _has_all(needed, partitions, operators) and all(
+        whole_chain(listings, store, epoch + 1, has_families=operators[store.operator].has_families) is not None
+        for store in needed
+    )
 
 
-def _has_all(stores: Iterable[Store], partitions: int | None, by_key: Collection[int]) -> bool:
+def _has_all(stores: Iterable[Store], partitions: int | None, operators: Mapping[int, Operator]) -> bool:
     """Is no store gone as a whole? Spark numbers operators without a gap, and each keeps all of its partitions."""
     found: dict[int, dict[str, set[int]]] = {}
     for store in stores:
@@ -42,38 +107,40 @@ def _has_all(stores: Iterable[Store], partitions: int | None, by_key: Collection
         return False
     for operator, names in found.items():
         present = set().union(*names.values())
-        is_one = present == {0} and operator not in by_key
+        is_one = present == {0} and not operators[operator].is_by_key
         wanted = present if is_one or partitions is None else {*range(partitions)}
         if any(one != wanted for one in names.values()):
             return False
     return True
 
 
-def files_of_epoch(tree: Tree, stores: Iterable[Store], epoch: int, partitions: int | None) -> list[str]:
-    """The files of the state behind one epoch, and no others."""
+def files_of_epoch(listings: Listings, stores: Iterable[Store], epoch: int, partitions: int | None) -> list[str]:
+    """The files of the state behind one epoch, and no others; CheckpointDamaged where it is not whole."""
     found: list[str] = []
-    for store in _of(stores, partitions):
-        files = store.chain(epoch + 1).files
-        found += [*(file.name for file in files), *named_by(tree, store, files)]
+    for store in stores_of(stores, partitions):
+        chain = whole_chain(listings, store, epoch + 1)
+        if chain is None:
+            raise CheckpointDamaged(
+                f"the state behind epoch {epoch} cannot be loaded: files of {store.folder} are missing",
+                where=f"checkpoint {listings.tree.root}",
+                fix="look what is wrong: lockgate checkpoints verify",
+            )
+        found += [*(file.name for file in chain.files), *listings.named_by(store, chain.files)]
     return found
 
 
-def named_by(tree: Tree, store: Store, files: Iterable[StateFile]) -> set[str]:
-    """The files that the snapshots of RocksDB among some files of a store list."""
-    wanted = {one for file in files if file.name.endswith(".zip") for one in _listed_in(tree, file.name)}
-    return {entry.name for name, entry in store.named.items() if name in wanted}
+def refuse_torn(listings: Listings, store: Store, files: Iterable[StateFile]) -> None:
+    """Refuse to remove anything beside a snapshot that is kept and cannot be loaded."""
+    for file in files:
+        if why := listings.why_torn(store, file):
+            raise CheckpointDamaged(
+                f"the snapshot {file.name} cannot be loaded: {why}; nothing is removed",
+                where=f"checkpoint {listings.tree.root}",
+                fix="put back what is missing from a copy of the checkpoint; or remove this snapshot alone: an older"
+                " one and the changes since hold the same state",
+            )
 
 
-def _of(stores: Iterable[Store], partitions: int | None) -> list[Store]:
+def stores_of(stores: Iterable[Store], partitions: int | None) -> list[Store]:
+    """The stores that the state has in so many partitions."""
     return [store for store in stores if partitions is None or store.partition < partitions]
-
-
-def _listed_in(tree: Tree, name: str) -> Iterable[str]:
-    try:
-        return read_snapshot(tree.read(name) or b"").files
-    except (ValueError, TypeError, AttributeError) as error:
-        raise CheckpointDamaged(
-            f"the snapshot {name} cannot be read: {error}",
-            where=f"checkpoint {tree.root}",
-            fix="put it back from a copy of the checkpoint; or go back to an epoch that does not need it",
-        ) from None

@@ -93,6 +93,91 @@ def test_a_checkpoint_whose_last_epoch_is_not_whole_is_not_cleaned(tmp_path: Pat
         plan_cleaning(look_at(tree), 2, NOW)
 
 
+@pytest.mark.parametrize("harm", ["missing", "cut", "unreadable"])
+def test_a_snapshot_that_lacks_a_table_is_never_relied_on(tmp_path: Path, harm: str) -> None:
+    tree = make_checkpoint(tmp_path / "c", job="j")
+    if harm == "missing":
+        tree.remove("state/0/1/SSTs/10.sst")
+    elif harm == "cut":
+        tree.write("state/0/1/SSTs/10.sst", b"ss")
+    else:
+        tree.write("state/0/1/10.zip", b"PK")
+    history = look_at(tree)
+    assert history.reachable == list(range(12)), "snapshot 6 and the changes since will do"
+    with pytest.raises(CheckpointDamaged, match=r"state/0/1/10.zip cannot be loaded.*; nothing is removed"):
+        plan_cleaning(history, 1, NOW)
+    assert "state/0/1/10.zip" in later_files(history, 10, keeps_next=True), "Spark would take it first"
+    assert "state/0/0/10.zip" not in later_files(history, 10, keeps_next=True)
+    place, checkpoint = LocalTree(tmp_path / "saved"), Checkpoint(root=tree.root)
+    saved = take_savepoint(tree, checkpoint, place, job="j", ledger=None, now=NOW, is_live=False)
+    listed = {file.name.removeprefix("state/0/1/") for file in saved.files if file.name.startswith("state/0/1/")}
+    assert listed == {"6.zip", "SSTs/6.sst", *(f"{version}.changelog" for version in range(7, 13))}
+    tree.remove("state/0/1/10.zip")
+    remove_all(tree, plan_cleaning(look_at(tree), 1, NOW).files)
+    left = {name.removeprefix("state/0/1/") for name in names(tree) if name.startswith("state/0/1/")}
+    assert left - {"SSTs/10.sst"} == {"6.zip", "SSTs/6.sst", *(f"{version}.changelog" for version in range(6, 13))}
+    assert look_at(tree).reachable == [11]
+
+
+def test_changes_are_no_substitute_for_snapshots_that_all_lack_their_tables(tmp_path: Path) -> None:
+    tree = make_checkpoint(tmp_path / "c", job="j")
+    for version in (2, 6, 10):
+        tree.remove(f"state/0/1/SSTs/{version}.sst")
+    history = look_at(tree)
+    assert history.reachable == [0]
+    for change in (
+        lambda: plan_cleaning(history, 1, NOW),
+        lambda: refuse_unreachable(history, 10),
+        lambda: take_savepoint(
+            tree, Checkpoint(root=tree.root), LocalTree(tmp_path / "s"), job="j", ledger=None, now=NOW, is_live=False
+        ),
+    ):
+        with pytest.raises((CheckpointDamaged, Refused), match=r"epoch 1[01]"):
+            change()
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_old_snapshot_whose_tables_went_first_stops_no_cleaning(tmp_path: Path) -> None:
+    tree = make_checkpoint(tmp_path / "c", job="j")
+    tree.remove("state/0/1/SSTs/2.sst")  # as Spark does it, when it is killed meanwhile
+    tree.write("state/0/0/2.zip", b"PK")
+    remove_all(tree, plan_cleaning(look_at(tree), 4, NOW).files)
+    assert not {"state/0/0/2.zip", "state/0/1/2.zip"} & names(tree)
+    assert look_at(tree).reachable == [8, 9, 10, 11]
+
+
+def test_an_operator_that_keeps_several_kinds_of_rows_needs_a_snapshot(tmp_path: Path) -> None:
+    tree = make_checkpoint(tmp_path / "c", job="j", epochs=4)
+    info = {"storeName": "default", "numPartitions": 2}
+    noted = {"operatorInfo": {"operatorName": "transformWithStateInPySparkExec"}, "stateStoreInfo": [info]}
+    tree.write("state/0/_metadata/v2/0", f"v2\n{json.dumps(noted)}".encode())
+    assert look_at(tree).reachable == [1, 2, 3]
+    for partition in range(2):
+        tree.remove(f"state/0/{partition}/2.zip")
+    assert look_at(tree).reachable == []
+
+
+def test_partitions_that_no_kept_epoch_has_go_as_a_whole(tmp_path: Path) -> None:
+    tree = make_checkpoint(tmp_path / "c", job="j", planned=13)
+    offsets = tree.read("offsets/9") or b""
+    fewer = offsets.replace(b'partitions": "2"', b'partitions": "1"')
+    for epoch in (9, 10, 11, 12):
+        tree.write(f"offsets/{epoch}", fewer)
+    for version in (10, 11, 12):
+        tree.remove(f"state/0/1/{version}.changelog")
+    tree.remove("state/0/1/10.zip")
+    assert look_at(tree).reachable == list(range(12))
+
+    def gone(keep: int) -> list[str]:
+        return [name for name in plan_cleaning(look_at(tree), keep, NOW).files if name.startswith("state/0/1/")]
+
+    assert "state/0/1/9.changelog" not in gone(4), "epoch 8 needs it"
+    everything = [name for name in names(tree) if name.startswith("state/0/1/")]
+    assert sorted(gone(3)) == sorted(everything)
+    tree.write("offsets/12", offsets)  # planned with two again, and perhaps written already
+    assert gone(3) == []
+
+
 @pytest.mark.parametrize("gone", ["state/0/1", "state/0"])
 def test_a_store_that_is_gone_as_a_whole_is_missed(tmp_path: Path, gone: str) -> None:
     tree = make_checkpoint(tmp_path / "c", job="j", epochs=4)

@@ -11,7 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from lockgate import Guarantee, Job, MemorySink, MemorySource, stream
 from lockgate.errors import Refused, Unreachable
 from lockgate.runtime.lifecycle.holding import alone, hold, is_held
 from lockgate.runtime.lifecycle.marker import (
@@ -21,11 +23,13 @@ from lockgate.runtime.lifecycle.marker import (
     mark_if_new,
     read_marker,
     refuse_other_job,
+    refuse_unmarked,
     require_marker,
     write_marker,
 )
-from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
 from lockgate.runtime.restarts import Ended, Restarts
+from lockgate.runtime.run import run
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
@@ -99,6 +103,50 @@ def test_a_root_a_home_and_a_link_are_refused_whatever_they_carry(
     with pytest.raises(Refused, match="a link"):
         require_marker(LocalTree(link), "payments")
     require_marker(checkpoint, "payments")
+
+
+@pytest.mark.parametrize("spelt", ["link", "link/", "link/.", "file:{0}/link", "file://{0}/link", "linked/../link"])
+def test_a_link_is_seen_as_one_however_it_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelt: str) -> None:
+    target = LocalTree(tmp_path / "disk" / "checkpoint")
+    write_marker(target, "payments", NOW)
+    (tmp_path / "link").symlink_to(target.path)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "parent").symlink_to(tmp_path / "disk")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match="is a link") as refused:
+        require_marker(open_tree(spelt.format(tmp_path)), "payments")
+    assert str(target.path) in refused.value.fix
+    assert is_marked(open_tree(spelt.format(tmp_path)), "payments"), "it may be looked at"
+    require_marker(open_tree("parent/checkpoint"), "payments")
+    assert open_tree("disk/checkpoint/..").root == str(tmp_path / "disk")
+
+
+def test_a_new_life_puts_nothing_aside_that_is_not_the_jobs(tmp_path: Path) -> None:
+    tree = LocalTree(tmp_path / "theirs")
+    refuse_unmarked(tree, "payments")
+    tree.path.mkdir()
+    refuse_unmarked(tree, "payments")
+    tree.write("offsets/0", b"v1")
+    with pytest.raises(Refused, match="carries no marker of job 'payments'") as refused:
+        refuse_unmarked(tree, "payments")
+    assert "move it aside yourself" in refused.value.fix
+    write_marker(tree, "payments", NOW)
+    refuse_unmarked(tree, "payments")
+    with pytest.raises(Refused, match="carries no marker of job 'orders'"):
+        refuse_unmarked(tree, "orders")
+
+
+@pytest.mark.spark
+def test_a_run_that_begins_anew_leaves_a_strangers_checkpoint_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    tree = LocalTree(tmp_path / "theirs")
+    tree.write("metadata", b'{"id":"theirs"}')
+    tree.write("offsets/0", b"v1")
+    rows = stream("rows", MemorySource([(1,)], value="id INT"))
+    job = Job("payments", rows.to("out", MemorySink()), guarantee=Guarantee.AT_LEAST_ONCE)
+    with pytest.raises(Refused, match="carries no marker"):
+        run(job, checkpoint=tree.root, until_caught_up=True, new_life=True, log_file=tmp_path / "spark.log")
+    assert [one.name for one in tmp_path.iterdir() if one.is_dir()] == ["theirs"]
+    assert [entry.name for entry in tree.entries()] == ["metadata", "offsets/0"]
 
 
 def test_drivers_share_a_checkpoint_and_a_command_wants_it_alone(tmp_path: Path) -> None:
