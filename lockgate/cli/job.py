@@ -245,7 +245,7 @@ def _shown(meter: Meter, report: Report, *, has_otel: bool) -> Iterator[None]:
 
 
 def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLines | None, meter: Meter | None) -> int:
-    from lockgate.runtime.run import run
+    from lockgate.runtime.run import default_checkpoint, run
 
     live = LiveLine(as_json=arguments.json, say=None if lines is None else say_json)
     live.say(f"job {job.name}: starting Spark")
@@ -254,6 +254,12 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
     new_life = arguments.new_life and not report.is_again
     if new_life or (start is not None and job.guarantee is Guarantee.AT_MOST_ONCE):
         report.tell(final="it died while it began anew, and nobody knows how far it came: run it again")
+    note, place = Path(".lockgate") / "ran" / job.name, str(arguments.checkpoint or default_checkpoint(job.name))
+    is_tracked = job.guarantee is not Guarantee.AT_MOST_ONCE
+    has_past = is_tracked and _has_past(place, note)
+    # Somebody waits for a run that is to end, and can be told at once that nobody answers.
+    if has_past and not new_life and not arguments.until_caught_up:
+        report.tell_past()
     started = run(
         job,
         checkpoint=arguments.checkpoint,
@@ -288,8 +294,12 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
                 live.say("stopping; once more ends it at once")
 
     def show(progress: Progress) -> None:
+        nonlocal has_past
         live.show(progress)
         report.tell(started.goes_on, started.epochs_done, final=started.final)
+        if started.epochs_done and is_tracked and report.is_supervised and not has_past:
+            has_past = True
+            _note_past(place, note)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
@@ -302,6 +312,23 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
         )
     live.finish()
     return 0
+
+
+def _has_past(place: str, note: Path) -> bool:
+    """Has a job got through an epoch before? On another file system only a note says so before Spark runs."""
+    from lockgate.runtime.checkpoints import Checkpoint
+
+    checkpoint = Checkpoint(root=place)
+    with suppress(OSError):
+        return (checkpoint.local is not None and bool(checkpoint.epochs("commits"))) or note.read_text() == place
+    return False
+
+
+def _note_past(place: str, note: Path) -> None:
+    """Note that a job has got through an epoch with this checkpoint."""
+    with suppress(OSError):  # then an outage at the next start is told to a person
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(place)
 
 
 def _this_command() -> list[str]:

@@ -4,8 +4,8 @@
     driver -> supervisor     lines over that socket: how it would have ended if it died now, and how it did end
 
 The driver has a session of its own, so that Ctrl-C reaches it once, through us. It never outlives its supervisor: it
-sees the socket close, and stops as if it were asked to. Why a driver is started again, and where it goes on, is said in
-one line.
+sees the socket close, and stops as if it were asked to. One that hangs while it starts is killed. Why a driver is
+started again, and where it goes on, is said in one line.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ COUNT = "LOCKGATE_RESTARTS"
 LISTENING = "LOCKGATE_METRICS_SOCKET"
 """The variable with the socket that metrics are served at, where there is one."""
 
+START_SECONDS = 15 * 60.0
+"""A driver that does not know by then where it goes on is not slow, but hangs."""
+
 _LOOK_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 5.0
 _OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -55,11 +58,16 @@ class Supervisor:
         say: Callable[[str], None],
         restarts: Restarts | None = None,
         listening: socket.socket | None = None,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """Look after the driver that `command` starts; `listening` is where it answers for its health, and its metrics.
 
         While there is no driver that answers, its supervisor does.
+
+        Args:
+            start_seconds: how long a driver may take until it knows where it goes on.
         """
+        self._start_seconds = start_seconds
         self._command, self._say_aloud, self._listening = [*command], say, listening
         self._server: Server | None = None
         self._verdict = Verdict(is_alive=True, is_ready=False, status="starting")
@@ -82,7 +90,8 @@ class Supervisor:
                 now = time.monotonic()
                 decided = self._restarts.after(ended, now, lived=now - began)
                 if isinstance(decided, GiveUp):
-                    if self._restarts.has_run or code < 0:  # one that never ran has said all there is to say
+                    # One that never ran, and was not waited for, has said all there is to say.
+                    if self._restarts.has_run or self._restarts.count or code < 0:
                         self._say(f"not started again: {decided.why}")
                     return status
                 place = self._restarts.place
@@ -149,7 +158,7 @@ class Supervisor:
                 self._driver.send_signal(signal.SIGTERM)
             listening = threading.Thread(target=self._listen, args=(ours,), name="lockgate-supervisor", daemon=True)
             listening.start()
-            code = self._driver.wait()
+            code, is_hung = self._await_end(self._driver)
             # What it started may hold the socket open; what it said itself is here by now.
             listening.join(timeout=_LAST_WORDS_SECONDS)
             with suppress(OSError):
@@ -162,11 +171,23 @@ class Supervisor:
             # Who is asked to stop while it starts has nothing to stop yet, and dies of the signal.
             is_clean = told.place is None and -code in _OWN_SIGNALS
             return (0 if is_clean else code), None
+        if is_hung and not told.why:
+            why = f"the driver did not start within {self._start_seconds:.0f} s, and was killed"
+            return code, replace(told, why=why)
         if not told.why:
             # One that ended by itself has told people why.
             died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
             told = replace(told, why=f"the driver {died}", is_refused=code > 0)
         return code, told
+
+    def _await_end(self, driver: subprocess.Popen[bytes]) -> tuple[int, bool]:
+        """The exit code of a driver, and whether it was killed because it did not start."""
+        with suppress(subprocess.TimeoutExpired):
+            return driver.wait(timeout=self._start_seconds), False
+        is_hung = self._told.place is None
+        if is_hung:
+            driver.kill()  # its JVM ends with it
+        return driver.wait(), is_hung
 
     def _listen(self, driver: socket.socket) -> None:
         """Keep the last that a driver tells, up to its end; who was killed gives no reason."""
@@ -202,13 +223,23 @@ class Report:
         """Tell the supervisor that this driver answers for itself from now on."""
         self._send(self._so_far)
 
+    @property
+    def is_supervised(self) -> bool:
+        """Does anybody listen?"""
+        return self._socket is not None
+
+    def tell_past(self) -> None:
+        """The job has got through an epoch before: what it needs and does not answer is only away."""
+        self._so_far = replace(self._so_far, has_past=True)
+        self._send(self._so_far)
+
     def tell(self, place: str | None = None, epochs: int = 0, *, final: str = "") -> None:
         """Were it to die now, so many epochs would be done, and the next driver would go on there.
 
         Args:
             final: why no other driver may go on.
         """
-        now = Ended(why="", place=place, epochs=epochs, final=final)
+        now = replace(self._so_far, place=place, epochs=epochs, final=final)
         if now != self._so_far:
             self._so_far = now
             self._send(now)

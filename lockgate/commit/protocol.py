@@ -248,8 +248,9 @@ def too_long(
     """The end of an epoch that outlived its transaction twice; it cannot be rolled back where others have it."""
     longer = "client={'transaction.timeout.ms': ...}, up to the broker's transaction.max.timeout.ms"
     smaller = (
-        f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT, then run"
-        " with a smaller --rows-per-epoch; or give it longer: "
+        f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT"
+        " --checkpoint PLACE, then run with a smaller --rows-per-epoch, or maxOffsetsPerTrigger of your own query; or"
+        " give it longer: "
     )
     return EpochTooLong(
         f"Epoch {epoch} of job {job!r} takes longer than the transaction may ({seconds:.0f} s), twice"

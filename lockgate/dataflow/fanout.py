@@ -7,16 +7,18 @@ dead letter. What is in a result hangs on time, therefore a fan-out is never det
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType, SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.origin import caller
-from lockgate.dataflow.schema import Schema, parse_ddl
+from lockgate.dataflow.schema import Schema, parse_ddl, quote
 from lockgate.dataflow.steps import RowFunction, Step
 from lockgate.errors import BadJob
 
@@ -25,6 +27,9 @@ IN_FLIGHT = 8
 
 MARKS = "is_partial BOOLEAN, missing ARRAY<STRING>, why_missing ARRAY<STRING>"
 """What stands beside the scores: whether some are missing, which, and why each of them is."""
+
+_TYPES = {float: "DOUBLE", int: "BIGINT", str: "STRING", bool: "BOOLEAN"}
+_SCORE = "DOUBLE"  # what a function gives that does not say it
 
 _EXAMPLE = (
     '.fan_out(deadline="20 milliseconds", schema="amount DOUBLE, place DOUBLE", amount=by_amount, place=by_place)'
@@ -58,7 +63,7 @@ def describe_fan_out(
     functions: Mapping[str, Any],
     *,
     deadline: Duration,
-    schema: str,
+    schema: str | None,
     partial: Partial,
     in_flight: int,
 ) -> FanOut:
@@ -72,6 +77,9 @@ def describe_fan_out(
             where=where,
             fix=_EXAMPLE,
         )
+    _refuse_async(functions, where)
+    if schema is None:
+        schema = ", ".join(f"{quote(name)} {_type_of(name, one, where)}" for name, one in functions.items())
     if not isinstance(schema, str):
         raise BadJob(f"schema= takes the types of the scores as DDL, not {schema!r}", where=where, fix=_EXAMPLE)
     _check_scores(parse_ddl(schema, where), functions, where)
@@ -88,6 +96,58 @@ def describe_fan_out(
         partial=partial,
         in_flight=in_flight,
     )
+
+
+def _refuse_async(functions: Mapping[str, Any], where: str) -> None:
+    """Refuse what only makes a coroutine when it is called, which is no score."""
+    for name, function in functions.items():
+        forms = (function, type(function).__call__)
+        if any(inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form) for form in forms):
+            raise BadJob(
+                f"function {name!r} is async: a call of it gives a coroutine, which nobody waits for",
+                where=where,
+                fix=f"write it with def, and a client that waits for its answer: {name} has a thread of its own, and"
+                " the others do not wait for it",
+            )
+
+
+def _type_of(name: str, function: Callable[..., Any], where: str) -> str:
+    """The type of a function's column, by the annotation of what it returns."""
+    told = _annotation(function)
+    options = [one for one in get_args(told) if one is not NoneType]
+    is_optional = get_origin(told) in (Union, UnionType) and len(options) == 1
+    kind = options[0] if is_optional else told
+    if kind is Any or kind is inspect.Signature.empty:
+        return _SCORE
+    for known, ddl in _TYPES.items():
+        if kind is known:
+            return ddl
+    shown = told if isinstance(told, str) else inspect.formatannotation(told)
+    raise BadJob(
+        f"function {name!r} returns {shown}, which does not say the type of its column",
+        where=where,
+        fix=f'say it: schema="{name} {_SCORE}, ...", with all functions; or let it return float, int, str or bool',
+    )
+
+
+def _annotation(function: Callable[..., Any]) -> Any:
+    """What a function says that it returns; the text, where that means nothing."""
+    try:
+        told = inspect.signature(function).return_annotation
+    except (TypeError, ValueError):
+        return inspect.Signature.empty  # a function of C that does not say what it takes
+    if not isinstance(told, str):
+        return told
+    while isinstance(function, functools.partial):
+        function = function.func
+    code: Any = function if hasattr(function, "__globals__") else type(function).__call__
+    alone = SimpleNamespace(
+        __annotations__={"return": told}
+    )  # its parameters may name what is there for checkers alone
+    try:
+        return get_type_hints(alone, globalns=getattr(inspect.unwrap(code), "__globals__", {}))["return"]
+    except Exception:  # noqa: BLE001 - whatever the author wrote there is evaluated
+        return told
 
 
 def _check_scores(scores: Schema, functions: Mapping[str, Any], where: str) -> None:

@@ -203,7 +203,7 @@ class Stream:
         self,
         *,
         deadline: Duration,
-        schema: str,
+        schema: str | None = None,
         partial: Partial = Partial.PUBLISH,
         in_flight: int = IN_FLIGHT,
         **functions: RowFunction,
@@ -215,7 +215,8 @@ class Stream:
 
         Args:
             deadline: how long the functions may take for an event, from the moment at which its task gives it to them.
-            schema: the columns that the functions give, named as they are: `"amount DOUBLE, place DOUBLE"`.
+            schema: the columns that the functions give, named as they are: `"amount DOUBLE, place DOUBLE"`. Without it
+                a function says what it gives by its annotation (`-> int`), and one without gives a DOUBLE.
             partial: what becomes of an event for which a function is too slow, raises, or gives what its type is not.
             in_flight: how many events of a task the functions work on at the same time.
         """

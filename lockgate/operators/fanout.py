@@ -14,17 +14,19 @@ What counts is when a function returned, and not when somebody looked: an answer
 from __future__ import annotations
 
 import math
+import reprlib
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 _IDLE_SECONDS = 10.0  # after which a thread that nobody needs ends
 _STEP = math.log(1.02)  # latencies are told to 2 in 100
+_REASON_MAX = 400  # characters
 
 
 class Ending(Enum):
@@ -99,6 +101,12 @@ class FanOutMachine:
         ]
 
     @property
+    def has_threads(self) -> bool:
+        """Does a call run, or wait threads for the next one? They end when nobody has needed them for a while."""
+        with self._changed:
+            return any(lane.threads for lane in self._lanes)
+
+    @property
     def running(self) -> dict[str, int]:
         """How many calls of each function have not come back, whether somebody still waits for them or not."""
         with self._changed:
@@ -164,7 +172,7 @@ class _Lane:
         self.name = name
         self.running = 0
         self._function, self._calls_max, self._changed, self._clock = function, calls_max, changed, clock
-        self._threads = 0
+        self.threads = 0
         self._calls: SimpleQueue[tuple[_Flight, Any]] = SimpleQueue()
 
     def take(self, flight: _Flight, row: Any) -> None:
@@ -173,10 +181,10 @@ class _Lane:
             reason = f"{self.running} calls of it have not come back, and it is not called before one of them has"
             flight.put(self.name, flight.began, Score(Ending.SKIPPED, reason=reason))
             return
-        if self.running == self._threads:
+        if self.running == self.threads:
             # Daemons: a process does not wait for a call that never returns.
             threading.Thread(target=self._serve, name=f"lockgate-fan-out-{self.name}", daemon=True).start()
-            self._threads += 1
+            self.threads += 1
         self.running += 1
         self._calls.put((flight, row))
 
@@ -188,12 +196,12 @@ class _Lane:
                 with self._changed:
                     if not self._calls.empty():
                         continue  # it came just now, and counts on this thread
-                    self._threads -= 1
+                    self.threads -= 1
                     return
             try:
                 score = Score(Ending.ANSWERED, self._function(row))
             except BaseException as error:  # noqa: BLE001 - sys.exit is one that is no Exception
-                score = Score(Ending.FAILED, reason=_told(error))
+                score = Score(Ending.FAILED, reason=told_error(error))
             at = self._clock.now()
             with self._changed:
                 self.running -= 1
@@ -202,11 +210,35 @@ class _Lane:
                     self._changed.notify_all()
 
 
-def _told(error: BaseException) -> str:
+def told_error(error: BaseException) -> str:
+    """An error as a reason."""
     try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an error may raise whatever it likes when it is told
-        return type(error).__name__
+        return as_reason(f"{type(error).__name__}: {error}")
+    except BaseException:  # noqa: BLE001 - an error may raise whatever it likes when it is told
+        return as_reason(type(error).__name__)
+
+
+def told_unfit(value: Any, kind: Any, error: BaseException) -> str:
+    """Why a value is no score: it is not of the type of its column."""
+    try:
+        shown = _BRIEF.repr(value)
+    except BaseException:  # noqa: BLE001 - as above
+        shown = f"a value of type {type(value).__name__} that cannot be shown"
+    try:
+        why = (str(error).splitlines() or [""])[0]
+    except BaseException:  # noqa: BLE001 - as above
+        why = type(error).__name__
+    return as_reason(f"{shown} is not of type {kind}: {why}")
+
+
+def as_reason(text: str) -> str:
+    """A text as it stands in a result, in a letter and in their topics: not too long, and such as can be written."""
+    cut = text if len(text) <= _REASON_MAX else f"{text[:_REASON_MAX]}…"
+    return cut.encode(errors="backslashreplace").decode()
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = _REASON_MAX // 2
 
 
 @dataclass
@@ -217,6 +249,9 @@ class Tally:
     partial: int = 0
     endings: dict[str, Counter[str]] = field(default_factory=dict)  # by function
     latencies: Counter[int] = field(default_factory=Counter)  # events by the logarithm of their microseconds
+    began: float = 0.0  # when the task began that counts, in seconds since 1970
+    waits: Counter[int] = field(default_factory=Counter)  # as latencies: how long they had waited when it began
+    ages: Counter[int] = field(default_factory=Counter)  # as latencies: from their arrival until their results were out
 
     def count(self, joined: Joined) -> None:
         """Add an event."""
@@ -224,7 +259,19 @@ class Tally:
         self.partial += bool(joined.missing)
         for name, score in joined.scores.items():
             self.endings.setdefault(name, Counter())[score.ending.value] += 1
-        self.latencies[round(math.log(max(joined.seconds * 1e6, 1.0)) / _STEP)] += 1
+        self.latencies[_bucket(joined.seconds)] += 1
+
+    def arrive(self, arrived: float) -> None:
+        """Note when an event arrived, in seconds since 1970. One of the future came when the task began."""
+        self.waits[_bucket(self.began - arrived)] += 1
+
+    def publish(self, now: float) -> Tally:
+        """The same when the results of the task are out, with the ages of the events whose arrival it knows."""
+        ages = Counter[int]()
+        for bucket, count in self.waits.items():
+            # The task's clock cancels out: what is left is now, less the arrival.
+            ages[_bucket(_seconds(bucket) + now - self.began)] += count
+        return replace(self, waits=Counter(), ages=ages)
 
     def add(self, other: Tally) -> None:
         """Add what another one has counted."""
@@ -233,6 +280,7 @@ class Tally:
         for name, endings in other.endings.items():
             self.endings.setdefault(name, Counter()).update(endings)
         self.latencies.update(other.latencies)
+        self.ages.update(other.ages)
 
     def report(self) -> dict[str, Any]:
         """As plain data, under the names of `lockgate run --json`."""
@@ -243,15 +291,27 @@ class Tally:
                 name: {ending.value: endings[ending.value] for ending in Ending}
                 for name, endings in self.endings.items()
             },
-            "latency_ms_p50": self._quantile_ms(0.5),
-            "latency_ms_p99": self._quantile_ms(0.99),
-            "latency_ms_p999": self._quantile_ms(0.999),
+            **{f"latency_ms_{name}": _quantile_ms(self.latencies, share) for name, share in _QUANTILES.items()},
+            "stamped": self.ages.total(),
+            **{f"end_to_end_ms_{name}": _quantile_ms(self.ages, share) for name, share in _QUANTILES.items()},
         }
 
-    def _quantile_ms(self, share: float) -> float | None:
-        rank, seen = math.ceil(share * self.events), 0
-        for bucket in sorted(self.latencies):
-            seen += self.latencies[bucket]
-            if seen >= rank:
-                return round(math.exp(bucket * _STEP) / 1000, 3)
-        return None
+
+_QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+
+
+def _bucket(seconds: float) -> int:
+    return round(math.log(max(seconds * 1e6, 1.0)) / _STEP)
+
+
+def _seconds(bucket: int) -> float:
+    return math.exp(bucket * _STEP) / 1e6
+
+
+def _quantile_ms(counts: Counter[int], share: float) -> float | None:
+    rank, seen = math.ceil(share * counts.total()), 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            return round(_seconds(bucket) * 1000, 3)
+    return None

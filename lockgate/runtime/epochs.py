@@ -11,6 +11,7 @@ crash in between repeats the epoch, with the same number and the same rows.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -93,7 +94,7 @@ class EpochWriter:
                     self.tallies.begin()
                 self._write(rows, epoch)
                 if self.tallies is not None:
-                    self.tallies.keep(self._earlier + epoch)
+                    self.tallies.keep(self._earlier + epoch, time.time())
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
                 self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
                 if self.pacer is not None:

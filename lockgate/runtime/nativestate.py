@@ -9,22 +9,24 @@ them, and what each keeps:
     else                       compare; refused where a step would go on with what another one kept
 
 The note is never changed afterwards, so that a start that Spark refuses leaves nothing behind. What state does not hang
-on may change: conditions, lateness, which sinks results go to. A step may have a new name, too.
+on may change: conditions, lateness, which sinks results go to. A step may have a new name, too, and so may a source: it
+is told by what its offsets are places in, as sourcelist.py has it. Notes of earlier versions tell sources by name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from lockgate.dataflow.steps import Join, Read, WindowAggregate
 from lockgate.errors import Refused
-from lockgate.files.system import is_known, open_system
 from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.lifecycle.tree import open_tree
 
 _FILE = "native/steps.json"
 
@@ -49,14 +51,18 @@ class NativeSteps:
         graph = planned.logical
         self._checkpoint = checkpoint
         self._job = planned.job
-        self._now = [kept for part in parts for name in part if (kept := _native(graph, graph.node(name))) is not None]
+        steps = [graph.node(name) for part in parts for name in part]
+        told = _told_sources(graph)
+        self._now = [kept for node in steps if (kept := _native(graph, node, told)) is not None]
+        names = {name: name for name in told}
+        self._by_names = [kept for node in steps if (kept := _native(graph, node, names)) is not None]
 
     def check(self) -> None:
         """Refuse a job whose native steps would go on with the state of others."""
         noted = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
         before = self._now if noted is None else [Kept(**one) for one in json.loads(noted)]
         change = _change(before, self._now)
-        if change is not None:
+        if change is not None and _change(before, self._by_names) is not None:
             raise Refused(
                 f"the state in the checkpoint is that of other steps: {change}",
                 where=f"job {self._job.name!r}, declared at {self._job.origin}; checkpoint {self._checkpoint.root}",
@@ -67,16 +73,23 @@ class NativeSteps:
     def keep(self) -> None:
         """Note what they keep; before the first epoch."""
         checkpoint = self._checkpoint
-        if not self._now or checkpoint.epochs("commits") or not is_known(checkpoint.root):
+        if not self._now or checkpoint.epochs("commits"):
             return
-        system = open_system(checkpoint.root, checkpoint.spark, f"checkpoint {checkpoint.root}")
-        system.delete(_FILE)  # of a run that committed nothing
-        system.write(_FILE, json.dumps([asdict(one) for one in self._now], indent=1).encode())
+        # Over what a run that committed nothing has left there.
+        noted = json.dumps([asdict(one) for one in self._now], indent=1).encode()
+        open_tree(checkpoint.root, checkpoint.spark).write(_FILE, noted)
 
 
-def _native(graph: LogicalGraph, node: Node) -> Kept | None:
+def _told_sources(graph: LogicalGraph) -> Mapping[str, str]:
+    """What each source reads, in words, by its name; with the name, where several read the same."""
+    reads = {node.name: node.step.source.offsets_of for node in graph.nodes if isinstance(node.step, Read)}
+    times = Counter(reads.values())
+    return {name: read if times[read] == 1 else f"{read} as {name}" for name, read in reads.items()}
+
+
+def _native(graph: LogicalGraph, node: Node, told: Mapping[str, str]) -> Kept | None:
     step = node.step
-    over = f"over {', '.join(sorted(set(_sources(graph, node))))}"
+    over = f"over {', '.join(sorted({told[name] for name in _sources(graph, node)}))}"
     if isinstance(step, Join):
         return Kept(node.name, f"{step.how} join on {', '.join(step.on)} within {step.within} {over}")
     if isinstance(step, WindowAggregate) and not is_operator(graph, node):

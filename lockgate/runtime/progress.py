@@ -40,11 +40,18 @@ class Progress:
         beside = ((self.late_total, "late"), (self.letters_total, "dead letters"), (self.waiting, "to be tried again"))
         parts[3:3] = [f"{count:,} {what}" for count, what in beside if count]
         parts += [
-            f"{name} p99 {told['latency_ms_p99']:g} ms, {told['partial']:,} of {told['events']:,} partial"
+            f"{name} p99 {told['latency_ms_p99']:g} ms, end to end {_end_to_end(told)},"
+            f" {told['partial']:,} of {told['events']:,} partial"
             for name, told in self.fan_outs.items()
             if told["events"]
         ]
         return " | ".join(parts)
+
+
+def _end_to_end(told: Mapping[str, Any]) -> str:
+    """How long the events of a fan-out took from their arrival to their results, where the source knows the first."""
+    age = told["end_to_end_ms_p99"]
+    return "-" if age is None else f"p99 {age:,.0f} ms"
 
 
 @dataclass

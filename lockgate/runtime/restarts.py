@@ -2,7 +2,7 @@
 
     it was done, or was stopped           no
     a person has to decide                no: another driver took over, the ledger is lost, the plan is refused, ...
-    what it needs does not answer         yes, once it has run; before that the address may be wrong
+    what it needs does not answer         yes, once it has run, or has a past; before that the address may be wrong
     its code or its sink fails on a row   a few times, then no: it would fail for ever
     the same failure again and again      many times, then no; a run that is to end has less patience
     anything else                         yes
@@ -73,6 +73,7 @@ class Ended:
     is_of_a_row: bool = False
     is_passing: bool = False  # is it the nature of such a failure to pass?
     is_refused: bool = False  # did nothing run at all?
+    has_past: bool = False  # has the job got through an epoch before, whoever looked after it then?
 
     @classmethod
     def by(cls, error: LockgateError, before: Ended) -> Ended:
@@ -87,6 +88,7 @@ class Ended:
             is_of_a_row=isinstance(error, _OF_A_ROW),
             is_passing=is_away or isinstance(error, EpochFailed),
             is_refused=isinstance(error, Refused),
+            has_past=before.has_past,
         )
 
 
@@ -122,7 +124,9 @@ class Restarts:
         self.place = ended.place if ended.place is not None else self.place
         if ended.final:
             return GiveUp(ended.final)
-        if ended.is_refused and not self.has_run:
+        # After a power cut a broker may come back later than this machine: the address was right before.
+        is_waited_for = self.has_run or (ended.has_past and ended.is_passing)
+        if ended.is_refused and not is_waited_for:
             return GiveUp(PERSON)
         is_same = ended.why == self._last and not ended.epochs
         self._last = ended.why

@@ -17,8 +17,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import LateEvents, Letters, Read, Timed, TimedOut, Transform, Write
-from lockgate.errors import BadJob, CheckpointDamaged, EpochFailed, Failed, LockgateError, Refused, TooManyLetters
+from lockgate.errors import (
+    BadJob,
+    CheckpointDamaged,
+    EpochFailed,
+    Failed,
+    LockgateError,
+    Refused,
+    TooManyLetters,
+    Unreachable,
+)
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
@@ -45,7 +54,7 @@ from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.libraries import modules_of
 from lockgate.runtime.lifecycle.holding import Hold, alone, hold
-from lockgate.runtime.lifecycle.marker import mark_if_missing, mark_if_new, refuse_other_job
+from lockgate.runtime.lifecycle.marker import mark_if_missing, mark_if_new, refuse_other_job, refuse_unmarked
 from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.metrics.figures import Names
@@ -92,6 +101,16 @@ _TICK_MS = 2
 _OTHER_SOURCES = "sources in the checkpoint offsets"
 _NO_STATE = "CANNOT_LOAD_STATE_STORE"
 _DAMAGES = ("EOFException", "Stream is corrupted", "ChecksumException", "ZipException", "NullPointerException")
+# What Java says where a file system does not answer, or not yet.
+_AWAY = (
+    "java.net.ConnectException",
+    "java.net.NoRouteToHostException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+    "org.apache.hadoop.net.ConnectTimeoutException",
+    "org.apache.hadoop.ipc.StandbyException",
+    "SafeModeException",
+)
 # What Spark says where a query has other operators with state than its checkpoint.
 _OTHER_STEPS = (
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
@@ -217,6 +236,7 @@ class Run:
             waiting=0 if self._acker is None else self._acker.waiting,
             processed=as_text(self._times.processed),
             delivered=as_text(self._times.delivered),
+            fan_outs={} if self._writer.tallies is None else self._writer.tallies.report(),
             rows_per_epoch=self._rows_per_epoch if pacer is None else pacer.rows,
             heap_bytes=self._heap,
             tasks_done=_tasks_done(self._writer.spark) if self._is_quiet else {},
@@ -486,9 +506,11 @@ def run(
         _check_machines(planned, spark, checkpoint)
     past = Checkpoint(root=str(checkpoint or default_checkpoint(job.name)), spark=spark) if is_tracked else None
     held: Hold | None = None
-    with ExitStack() as opened:
+    with reaching(past), ExitStack() as opened:
         if past is not None:
-            refuse_other_job(open_tree(past.root, spark), job.name)  # a new life puts the old one aside
+            refuse_other_job(open_tree(past.root, spark), job.name)
+            if new_life:  # what is there is put aside
+                refuse_unmarked(open_tree(past.root, spark), job.name)
         if past is not None and not new_life:
             # Before it is looked at: what is seen there stays so. A refused job leaves no directory behind.
             held = hold(past.local, job.name) if past.local is not None and past.local.exists() else None
@@ -532,7 +554,7 @@ def run(
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", f"{interval_ms}ms")
     forgetting = None if is_tracked else forget(planned, until_caught_up=until_caught_up)
     place = str(checkpoint or default_checkpoint(job.name)) if forgetting is None else str(forgetting.begin())
-    with ExitStack() as opened:
+    with reaching(past), ExitStack() as opened:
         opened.callback(tables.close)
         opened.callback(crashes.close)
         if held is not None:
@@ -546,6 +568,7 @@ def run(
                 output.sink.check(output.where)
         if new_life and is_tracked:
             with alone(Checkpoint(root=place).local, job.name):  # not from under a driver that runs
+                refuse_unmarked(open_tree(place, spark), job.name)
                 put_aside(Checkpoint(root=place, spark=spark))
         if held is None and is_tracked:
             held = hold(Checkpoint(root=place).local, job.name)
@@ -573,14 +596,15 @@ def run(
         if is_paced:
             target = planned.physical.epoch.total_seconds()
             writer.pacer = Pacer(spark, Pace(target, ROWS_FIRST, rows_per_epoch), job=job.name)
-        writer.tries = Tries(Checkpoint(root=place).local if is_tracked else None)
+        writer.tries = Tries(None if past is None else past.local, planned=-1 if past is None else past.past().planned)
 
         def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:
             tables.begin()
-            writer.past = Checkpoint(root=place, spark=spark).past()
-            if letters is not None and letters.acker is not None:
-                letters.acker.begin(writer.past.planned, is_endless=not until_caught_up)
-            return _start(planned, compiled, place, until_caught_up, writer, stepper)
+            with reaching(past):
+                writer.past = Checkpoint(root=place, spark=spark).past()
+                if letters is not None and letters.acker is not None:
+                    letters.acker.begin(writer.past.planned, is_endless=not until_caught_up)
+                return _start(planned, compiled, place, until_caught_up, writer, stepper)
 
         def begin_anew() -> StreamingQuery:
             assert forgetting is not None
@@ -628,6 +652,27 @@ def run(
     if until_caught_up and wait:
         started.wait()
     return started
+
+
+@contextmanager
+def reaching(checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Say so where the file system of a checkpoint does not answer: it may later."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (OSError, Py4JError, PySparkException) as error:
+        by_java = (Py4JJavaError, PySparkException)
+        told = next((one for one in (error, error.__cause__) if isinstance(one, by_java)), None)
+        text = "" if told is None else str(told)
+        if checkpoint is None or checkpoint.local is not None or not any(mark in text for mark in _AWAY):
+            raise
+        raise Unreachable(
+            f"the file system of the checkpoint does not answer: {first_cause(text)}",
+            where=f"checkpoint {checkpoint.root}",
+            fix="check its address, and whether it runs; the job goes on where it was when it is run again",
+        ) from error
 
 
 def _check_machines(planned: Plan, spark: SparkSession, checkpoint: str | None) -> None:

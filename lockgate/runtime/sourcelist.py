@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Refused
-from lockgate.files.system import is_known, open_system
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.spark.compile import fed_by
 
 _FILE = "described/sources.json"
@@ -68,11 +68,11 @@ class SourceList:
     def keep(self) -> None:
         """Note what is read; before the first epoch."""
         checkpoint = self._checkpoint
-        if checkpoint.epochs("commits") or not is_known(checkpoint.root):
+        if checkpoint.epochs("commits"):
             return
-        system = open_system(checkpoint.root, checkpoint.spark, f"checkpoint {checkpoint.root}")
-        system.delete(_FILE)  # of a run that committed nothing
-        system.write(_FILE, json.dumps([asdict(one) for one in self._now], indent=1).encode())
+        # Over what a run that committed nothing has left there.
+        noted = json.dumps([asdict(one) for one in self._now], indent=1).encode()
+        open_tree(checkpoint.root, checkpoint.spark).write(_FILE, noted)
 
 
 def told_change(before: Sequence[Listed], now: Sequence[Listed]) -> str | None:

@@ -1,8 +1,9 @@
 """How often the events of a job were processed, and delivered: 1x, 2x, ...
 
 An epoch that is repeated processes its events again, and delivers their rows again where no transaction holds them
-together. Tries of an epoch are noted in a file beside the checkpoint, so one that died with its process counts too. An
-event that an acker lets back is processed once more than its epoch says.
+together. Tries of an epoch are noted in a file beside the checkpoint, so one that died with its process counts too. On
+another file system nothing is noted: there an epoch that was planned before this process counts as tried, and as
+delivered, once. An event that an acker lets back is processed once more than its epoch says.
 
 A task that Spark tries again inside of a try processes its own rows again; that is not in it, for nobody tells which
 these were. Delivered is what sinks have said to have. What a sink took before it failed, nobody knows; readers do.
@@ -26,6 +27,7 @@ class Tries:
     """The tries of epochs, as the writer of epochs counts them; `place` is the folder of a checkpoint on this disk."""
 
     place: Path | None = None
+    planned: int = -1  # the newest epoch that was planned before this process
     _of: dict[int, tuple[int, int]] = field(default_factory=dict)  # processed and delivered, by epoch
 
     def begin(self, epoch: int) -> None:
@@ -57,8 +59,10 @@ class Tries:
         self._of.clear()
 
     def _read(self, epoch: int) -> tuple[int, int]:
+        if self.place is None:
+            return (1, 1) if epoch <= self.planned else (0, 0)
         try:
-            noted = {} if self.place is None else json.loads((self.place / FILE).read_text())
+            noted = json.loads((self.place / FILE).read_text())
         except (OSError, ValueError):  # not there, or torn by a crash: it says nothing
             noted = {}
         return (noted["processed"], noted["delivered"]) if noted.get("epoch") == epoch else (0, 0)

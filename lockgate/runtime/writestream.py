@@ -108,8 +108,14 @@ def write_stream(
             _hold_until_it_ends(query, name, spark)
             held.add(query.run)
         try:
+            planned = query.checkpoint.epoch(epoch, query.id)
+            if query.checkpoint.root not in marked:
+                # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
+                kafka.claim(planned, query_run=query.run)
+                mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(timezone.utc))
+                marked.add(query.checkpoint.root)
             kafka.commit(
-                query.checkpoint.epoch(epoch, query.id),
+                planned,
                 EpochRows(
                     records=_records(rows, to, where),
                     can_repeat=can_repeat,
@@ -122,9 +128,6 @@ def write_stream(
             if told is not None and told is not error:
                 raise told from error
             raise
-        if query.checkpoint.root not in marked:
-            mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(timezone.utc))
-            marked.add(query.checkpoint.root)
 
     writer = dataframe.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     return writer.foreachBatch(write)

@@ -21,7 +21,7 @@ from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.duration import as_spark_text
 from lockgate.dataflow.endpoints import ORIGINAL, ORIGINAL_DDL, PLACE, POSITION, POSITION_DDL, Reading, Sink
-from lockgate.dataflow.eventtime import EventTime, Late
+from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.fanout import FanOut, Partial
 from lockgate.dataflow.schema import parse_ddl, quote
@@ -58,16 +58,24 @@ from lockgate.operators.contract import Time
 from lockgate.operators.pattern import LATE
 from lockgate.operators.process import ProcessOperator
 from lockgate.planner.flow import MISSED
-from lockgate.planner.forms import as_sql, has_late_events
+from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import Node, is_operator
+from lockgate.planner.passes import (
+    is_side_of_operator,
+    logs_late_events,
+    share_passes,
+    sides_of,
+    steps_before,
+    takes_from,
+    way_of,
+)
 from lockgate.planner.physical import has_state, is_exact
 from lockgate.planner.plan import Plan
-from lockgate.planner.sql import read_expression
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
 from lockgate.spark.counting import count_outputs, count_step
-from lockgate.spark.fanout import FanOutStep, Tallies, apply_fan_out
+from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
 from lockgate.spark.keyed import SIDE, Place, apply_operator, side_column, state_name
 from lockgate.spark.keys import Begun, keyed_frame
@@ -232,8 +240,8 @@ def compile_plan(
                 operators[node.name] = described = _described(node, inputs[0], planned)
                 begin = None if initial is None else initial(node, described)
                 frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept, rejects, crashes))
-            elif _is_side_of_operator(node, planned):
-                frames[node.name] = _side(frames[_sides(node.inputs[0])], _side_number(node, planned))
+            elif is_side_of_operator(planned.logical, node):
+                frames[node.name] = _side(frames[sides_of(node.inputs[0])], _side_number(node, planned))
             elif isinstance(node.step, Read):
                 back = None
                 if rejects is not None and checkpoint is not None:
@@ -243,7 +251,7 @@ def compile_plan(
             elif isinstance(node.step, Letters):
                 frames[node.name] = _no_letters(spark)
             elif isinstance(node.step, FanOut) and tallies is not None:
-                frames[node.name] = _fanned_out(inputs[0], node.step, node, tallies, rejects, crashes)
+                frames[node.name] = _fanned_out(inputs[0], node.step, node, planned, tallies, rejects, crashes)
             else:
                 frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects, crashes)
             is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
@@ -258,7 +266,7 @@ def compile_plan(
                 rows = frames[node.name]
                 is_letters = isinstance(planned.logical.node(node.inputs[0]).step, Letters)
                 written.append(_Written(node.name, node.where, sink, rows, exact, branch, node.name, is_letters))
-            elif _logs_late_events(node, planned):
+            elif logs_late_events(planned.logical, node):
                 written.append(_late_log(node, frames, inputs[0], planned))
         except PySparkException as error:
             raise BadJob(
@@ -276,9 +284,9 @@ def compile_plan(
         )
         for tag, one in enumerate(written)
     )
-    passes = _passes(written)
-    parts = tuple(_steps_before(written[tags[0]].end, planned) for tags in passes)
-    _refuse_several_fans(planned, parts)
+    shared = share_passes([None if one.branch is None else one.branch.base for one in written])
+    passes = [tags for tags in shared if not written[tags[0]].is_letters]
+    parts = tuple(steps_before(planned.logical, written[tags[0]].end) for tags in passes)
     frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes, rejects)
     if rejects is not None:
         frame = _without_refused(frame, outputs, rejects)
@@ -312,42 +320,8 @@ def _reported(name: str, planned: Plan) -> Iterator[str]:
     node = planned.logical.node(name)
     if has_state(node):
         yield name
-    for before in node.inputs if _is_side_of_operator(node, planned) else fed_by(node, planned):
+    for before in node.inputs if is_side_of_operator(planned.logical, node) else fed_by(node, planned):
         yield from _reported(before, planned)
-
-
-def _passes(outputs: Sequence[_Written]) -> list[list[int]]:
-    """The outputs by their tags, those together that are made in one pass over the rows."""
-    bases = [None if one.branch is None else one.branch.base for one in outputs]
-    passes: dict[str | int, list[int]] = {}
-    for tag, base in enumerate(bases):
-        if outputs[tag].is_letters:
-            continue
-        passes.setdefault(tag if base is None or bases.count(base) == 1 else base, []).append(tag)
-    return list(passes.values())
-
-
-def _steps_before(name: str, planned: Plan) -> tuple[str, ...]:
-    """A step and all that feed it, in the order of the plan."""
-    reached, left = set[str](), [name]
-    while left:
-        one = left.pop()
-        reached.add(one)
-        left += fed_by(planned.logical.node(one), planned)
-    return tuple(node.name for node in planned.logical.nodes if node.name in reached)
-
-
-def _refuse_several_fans(planned: Plan, parts: Sequence[Sequence[str]]) -> None:
-    """Refuse a fan-out that would be computed more than once: each time there may be other scores."""
-    for node in planned.logical.nodes:
-        if isinstance(node.step, FanOut) and sum(node.name in part for part in parts) > 1:
-            raise BadJob(
-                f"{node.kind} {node.name!r} would call its functions once for each of several outputs, and each could"
-                " get other scores",
-                where=node.where,
-                fix="let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or"
-                " write its results to a topic, and go on from there in a job of its own",
-            )
 
 
 def _goes_on_in_silence(planned: Plan) -> bool:
@@ -356,18 +330,7 @@ def _goes_on_in_silence(planned: Plan) -> bool:
 
 def fed_by(node: Node, planned: Plan) -> tuple[str, ...]:
     """The steps whose rows a step takes: late events are not results of a native window, but what came to it."""
-    if isinstance(node.step, TableJoin):
-        return node.inputs[:1]
-    return planned.logical.node(node.inputs[0]).inputs if isinstance(node.step, LateEvents) else node.inputs
-
-
-def _late_policy(node: Node, planned: Plan) -> Late | None:
-    time = planned.logical.node(node.inputs[0]).flow.time
-    return None if time is None else time.late
-
-
-def _logs_late_events(node: Node, planned: Plan) -> bool:
-    return has_late_events(node.step) and _late_policy(node, planned) is Late.LOG
+    return takes_from(planned.logical, node)
 
 
 def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned: Plan) -> _Written:
@@ -376,7 +339,7 @@ def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned:
     branch, end = None, node.inputs[0]
     if is_operator(planned.logical, node):
         number, end = _late_number(node), node.name
-        rows, branch = _side(frames[_sides(node.name)], number), _Branch(_sides(node.name), side=number)
+        rows, branch = _side(frames[sides_of(node.name)], number), _Branch(sides_of(node.name), side=number)
     else:
         rows = _late(fed, node, flow.time)
     hidden = {*flow.hidden, ORIGINAL} - {MISSED}
@@ -385,11 +348,6 @@ def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned:
 
 
 # Operators, whose rows may leave by several sides
-
-
-def _is_side_of_operator(node: Node, planned: Plan) -> bool:
-    is_side = isinstance(node.step, LateEvents | TimedOut)
-    return is_side and is_operator(planned.logical, planned.logical.node(node.inputs[0]))
 
 
 def _side_number(node: Node, planned: Plan) -> int:
@@ -403,11 +361,6 @@ def _late_number(node: Node) -> int:
     return LATE if isinstance(node.step, Detect) else 1
 
 
-def _sides(name: str) -> str:
-    """Where the frame is kept that holds all sides of a step."""
-    return f"sides of {name}"
-
-
 def _side(frame: DataFrame, number: int) -> DataFrame:
     if SIDE not in frame.columns:
         return frame
@@ -417,8 +370,8 @@ def _side(frame: DataFrame, number: int) -> DataFrame:
 def _wanted_sides(node: Node, planned: Plan) -> list[int]:
     """The sides of an operator that anybody wants."""
     users = [other for other in planned.logical.nodes if node.name in other.inputs]
-    numbers = {_side_number(other, planned) if _is_side_of_operator(other, planned) else 0 for other in users}
-    return sorted(numbers | {_late_number(node)} if _logs_late_events(node, planned) else numbers)
+    numbers = {_side_number(other, planned) if is_side_of_operator(planned.logical, other) else 0 for other in users}
+    return sorted(numbers | {_late_number(node)} if logs_late_events(planned.logical, node) else numbers)
 
 
 def _described(node: Node, frame: DataFrame, planned: Plan) -> Described:
@@ -502,7 +455,7 @@ def _operated(
         rejects=None if rejects is None else rejects.told,
         crashes=crashes,
     )
-    return {_sides(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
+    return {sides_of(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
 
 
 def _late(frame: DataFrame, window: Node, time: EventTime | None) -> DataFrame:
@@ -708,38 +661,26 @@ class _Branch:
 
 def _branch(planned: Plan, output: Node) -> _Branch | None:
     """The branch that ends in this output, or None where more than conditions and a select stand between."""
-    conditions: list[_Sql] = []
-    select, select_step = None, ""
-    if isinstance(output.step, Write) and output.step.sink.expressions():
-        return None  # the sink's own SQL speaks of the output's columns, which have no names inside a struct
-    node = planned.logical.node(output.inputs[0])
-    if isinstance(node.step, Select):
-        expressions = node.step.expressions
-        # An expression that uses another one of the same select has no place in a struct.
-        if any({name.lower() for name in expressions} & _names(sql) for sql in expressions.values()):
-            return None
-        select, select_step, node = node.step, node.name, planned.logical.node(node.inputs[0])
-    while isinstance(node.step, Where) and isinstance(node.step.condition, str):
-        conditions.append(_Sql(node.name, node.step.condition))
-        node = planned.logical.node(node.inputs[0])
-    if isinstance(node.step, Part):
-        condition = _Sql(node.name, node.step.condition)
-        return _Branch(node.inputs[0], (condition, *reversed(conditions)), select, select_step=select_step)
-    branch = _Branch(node.name) if isinstance(node.step, FanOut) else _side_branch(planned, node)
-    if branch is None:
+    way = way_of(planned.logical, output)
+    if way is None:
         return None
-    return replace(branch, conditions=(*reversed(conditions),), select=select, select_step=select_step)
+    # Where an operator has one side alone, its columns have names as they are.
+    has_sides = way.is_by_side and len(_wanted_sides(way.base, planned)) > 1
+    side = 0 if way.side is None else _side_number(way.side, planned)
+    select = None if way.select is None else way.select.step
+    return _Branch(
+        base=way.shared,
+        conditions=tuple(_Sql(node.name, _condition(node)) for node in way.conditions),
+        select=select if isinstance(select, Select) else None,
+        side=side if has_sides else None,
+        select_step="" if way.select is None else way.select.name,
+    )
 
 
-def _side_branch(planned: Plan, node: Node) -> _Branch | None:
-    number = 0
-    if _is_side_of_operator(node, planned):
-        node, number = planned.logical.node(node.inputs[0]), _side_number(node, planned)
-    if not is_operator(planned.logical, node):
-        return None
-    if len(_wanted_sides(node, planned)) == 1:
-        return _Branch(_sides(node.name))  # its columns have names as they are
-    return _Branch(_sides(node.name), side=number)
+def _condition(node: Node) -> str:
+    if not isinstance(node.step, Where | Part) or not isinstance(node.step.condition, str):
+        raise InvariantBroken("a condition that is not SQL", where=node.where, fix="report this")
+    return node.step.condition
 
 
 def _row(tag: int) -> str:
@@ -748,11 +689,6 @@ def _row(tag: int) -> str:
 
 def _failed(tag: int) -> str:
     return f"__failed_{tag}"
-
-
-def _names(sql: str) -> set[str]:
-    facts = read_expression(sql)
-    return {name.lower() for name in facts.columns} if facts is not None else set()
 
 
 def _column(tag: int) -> str:
@@ -888,6 +824,7 @@ def _fanned_out(
     frame: DataFrame,
     step: FanOut,
     node: Node,
+    planned: Plan,
     tallies: Tallies,
     rejects: Rejects | None,
     crashes: Address | None,
@@ -906,6 +843,7 @@ def _fanned_out(
         tallies=tallies.told,
         rejects=None if rejects is None else rejects.told,
         crashes=crashes,
+        has_stamps=STAMP in planned.logical.node(node.inputs[0]).flow.hidden,
     )
     return apply_fan_out(frame, fan, step.schema)
 

@@ -5,10 +5,15 @@ process and not for the task. Rows travel in Arrow batches; the event's own colu
 
 What a task has counted is told when it is done, under the number of its partition: one that is repeated, in whatever
 try of an epoch, replaces what it told before. So an epoch counts once.
+
+How old events are when their results are out is known in two places: a task has the stamps of their arrival, and the
+driver the moment at which their epoch is written. So a task tells how long they had waited when it began, and the
+driver adds the rest.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +22,7 @@ from uuid import uuid4
 from lockgate.commit.permits import Address
 from lockgate.dataflow.fanout import MARKS
 from lockgate.dataflow.schema import quote
-from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally
+from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally, told_unfit
 from lockgate.spark.crashes import InHand, Watch, watched
 from lockgate.spark.functions import Unfit, fields_of, original_of, put_aside, read_rows, seen_as
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 
 Told = dict[tuple[str, int], Tally]
 """What tasks have counted in an epoch, by the step and the number of the partition."""
+
+STAMP = "_timestamp"
+"""The hidden column of when an event arrived, of sources that know it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class FanOutStep:
     tallies: Accumulator[Told]
     rejects: Accumulator[list[str]] | None = None
     crashes: Address | None = None
+    has_stamps: bool = False  # is STAMP what the source has said, and not a column of the author's?
 
 
 class Tallies:
@@ -64,27 +73,35 @@ class Tallies:
         self.identity = uuid4().hex
         self.told: Accumulator[Told] = spark.sparkContext.accumulator({}, Newest())
         """What workers add their tallies to."""
-        self._before: dict[str, Tally] = {}  # of all epochs before the newest
-        self._newest: tuple[int, Told] = (-1, {})
+        # One value, which is replaced as a whole: somebody may look while an epoch ends.
+        self._kept = _Kept({}, -1, {})
 
     def begin(self) -> None:
         """A try of an epoch begins: what one that failed has told is nobody's."""
         self.told.value = {}
 
-    def keep(self, epoch: int) -> None:
-        """The epoch is written, and counts; one that is written again counts once."""
-        if epoch != self._newest[0]:
-            self._before = self._added()
-        self._newest = epoch, dict(self.told.value)
+    def keep(self, epoch: int, now: float) -> None:
+        """The epoch is written at this moment, and counts; one that is written again counts once."""
+        before = self._kept.before if epoch == self._kept.epoch else self._kept.added()
+        self._kept = _Kept(before, epoch, {place: tally.publish(now) for place, tally in self.told.value.items()})
 
     def report(self) -> dict[str, dict[str, Any]]:
         """What is counted so far, by step, under the names of `lockgate run --json`."""
-        return {name: tally.report() for name, tally in self._added().items()}
+        return {name: tally.report() for name, tally in self._kept.added().items()}
 
-    def _added(self) -> dict[str, Tally]:
-        """What is counted by step, in tallies of their own: somebody may look while an epoch ends."""
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is counted: the newest epoch, and by step all before it."""
+
+    before: Mapping[str, Tally]
+    epoch: int
+    newest: Told
+
+    def added(self) -> dict[str, Tally]:
+        """All of it by step, in tallies of their own."""
         added: dict[str, Tally] = {}
-        for name, tally in [*self._before.items(), *((name, one) for (name, _), one in self._newest[1].items())]:
+        for name, tally in [*self.before.items(), *((name, one) for (name, _), one in self.newest.items())]:
             added.setdefault(name, Tally()).add(tally)
         return added
 
@@ -106,7 +123,7 @@ def apply_fan_out(frame: DataFrame, step: FanOutStep, ddl: str) -> DataFrame:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        task, tally = TaskContext.get(), Tally()
+        task, tally = TaskContext.get(), Tally(began=time.time())
         for batch in batches:
             with watched(step.crashes) as watch:
                 joined = join_batch(with_nulls(batch, lists), step, names, arrow, tally, watch)
@@ -130,6 +147,8 @@ def join_batch(
 
     batch, rows = read_rows(batch, step, names)
     joined, killers = _join(rows, step, watch)
+    for arrived in _stamps(batch, step, names):
+        tally.arrive(arrived)
     for place, name in enumerate(step.functions, start=len(names)):
         joined = _fitted(joined, name, schema.field(place).type)
     kept = []
@@ -174,14 +193,29 @@ def _join(rows: Sequence[Row], step: FanOutStep, watch: Watch | None) -> tuple[l
     return joined, killers
 
 
+def _stamps(batch: pa.RecordBatch, step: FanOutStep, names: tuple[str, ...]) -> Iterator[float]:
+    """When the events of a batch arrived, in seconds since 1970, of those that say it."""
+    import pyarrow as pa
+
+    if not step.has_stamps or STAMP not in names:
+        return
+    column = batch.column(names.index(STAMP))
+    if not pa.types.is_timestamp(column.type):
+        return  # a transform has made another one of it
+    for stamp in column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist():
+        if stamp is not None and stamp > 0:  # Kafka has -1 for a record without a time
+            yield stamp / 1e6
+
+
 _machines: dict[tuple[str, str], FanOutMachine] = {}  # of this process, by query and step
 
 
 def _machine(step: FanOutStep) -> FanOutMachine:
     key = step.identity, step.name
     if key not in _machines:
-        # Those of a query that is over end by themselves; only calls that never return stay.
-        for other in [one for one in _machines if one[0] != step.identity]:
+        # Queries may share this process. What was used just now, or has calls that have not come back, is kept with its
+        # bound; the others have nothing left.
+        for other in [one for one, machine in _machines.items() if not machine.has_threads]:
             del _machines[other]
         _machines[key] = FanOutMachine(step.functions, deadline_seconds=step.deadline_seconds, in_flight=step.in_flight)
     return _machines[key]
@@ -206,5 +240,5 @@ def _fitted_one(joined: Joined, name: str, kind: pa.DataType) -> Joined:
         pa.array([value], type=kind)
         return joined
     except Exception as error:  # noqa: BLE001 - an object may raise whatever it likes when it is read
-        reason = f"{value!r} is not of type {kind}: {str(error).splitlines()[0]}"
+        reason = told_unfit(value, kind, error)
         return replace(joined, scores={**joined.scores, name: Score(Ending.FAILED, reason=reason)})

@@ -8,7 +8,8 @@ own looks well until another machine needs it.
     the libraries       those that tasks of this job import
     the checkpoint      where it is a directory of the driver's machine: the same directory is seen from there
 
-Machines that join later are not asked; a task that fails there is tried again elsewhere.
+Machines that join later are not asked; a task that fails there is tried again elsewhere. A master without free workers
+lets such a task wait for ever, so they are given five minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import importlib.util
 import secrets
 import socket
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from lockgate.failures import first_cause
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+ANSWER_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -87,15 +91,35 @@ def _ask(context: SparkContext, libraries: Sequence[str], seen: Path | None) -> 
         yield look_here(*asked)
 
     count = max(2, context.defaultParallelism)
+    tag, is_late = f"lockgate-machines-{secrets.token_hex(4)}", threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        context.cancelJobsWithTag(tag)
+
+    limit = threading.Timer(ANSWER_SECONDS, give_up)
+    limit.daemon = True
+    context.addJobTag(tag)
+    limit.start()
     try:
         found = context.parallelize(range(count), count).mapPartitions(look).collect()
     except Exception as error:
+        if is_late.is_set():
+            raise BadMachine(
+                f"no machine of the cluster has answered within {ANSWER_SECONDS:.0f} s: the master has no free workers,"
+                " or none with the cores and the memory that are asked for",
+                where=f"master {context.master}",
+                fix="see in the master's own pages whether workers are there, and what other applications hold of them",
+            ) from error
         raise BadMachine(
             f"the machines of the cluster cannot run Python for this job: {_cause(str(error))}",
             where=f"master {context.master}, Python {context.pythonExec}",
             fix="they need that Python, in the driver's version, with pandas and pyarrow; another path there is named "
             "by PYSPARK_PYTHON",
         ) from error
+    finally:
+        limit.cancel()
+        context.removeJobTag(tag)
     return [lack for lack in found if lack.libraries or lack.is_blind]
 
 

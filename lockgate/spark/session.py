@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_ATTEMPTS = 4
+LOG_FILE_MB, LOG_FILES = 50, 5
 
 # What a job means hangs on these; they hold for the query's own session.
 QUERY_SETTINGS = {
@@ -278,16 +279,23 @@ def _ship(context: SparkContext, wanted: SessionPlan) -> None:
 
 
 def _log_settings(log_file: Path) -> Path:
-    """Spark's log4j settings: everything into the file."""
+    """Spark's log4j settings: everything into the file, which begins anew when it is large; a few are kept."""
     settings = log_file.with_suffix(".log4j2.properties")
     settings.write_text(
         "\n".join(
             [
                 "rootLogger.level = warn",
                 "rootLogger.appenderRef.file.ref = file",
-                "appender.file.type = File",
+                "appender.file.type = RollingFile",
                 "appender.file.name = file",
                 f"appender.file.fileName = {log_file}",
+                f"appender.file.filePattern = {str(log_file).replace('%', '%%')}.%i",
+                "appender.file.policies.type = Policies",
+                "appender.file.policies.size.type = SizeBasedTriggeringPolicy",
+                f"appender.file.policies.size.size = {LOG_FILE_MB}MB",
+                "appender.file.strategy.type = DefaultRolloverStrategy",
+                "appender.file.strategy.fileIndex = min",  # .1 is the newest
+                f"appender.file.strategy.max = {LOG_FILES - 1}",
                 # One line for every new key would drown the rest.
                 "logger.state.name = org.apache.spark.sql.execution.python.streaming",
                 "logger.state.level = error",

@@ -49,6 +49,9 @@ JOB = """
             raise ValueError(f"{row.amount} is less than nothing")
         return {"id": row.id, "user": row.user, "amount": row.amount, "at": row.at}
 
+    def rate(row) -> float:
+        return row.amount / 100
+
     def job(servers: str, read: str, sums: str, late: str, large: str, letters: str) -> Job:
         checked = stream("payments", KafkaSource(topic=read, servers=servers, value=PAYMENT)).map(check, PAYMENT)
         summed = (
@@ -61,7 +64,7 @@ JOB = """
             "metered",
             summed.to("sums", KafkaSink(topic=sums, servers=servers, key="user")),
             summed.late.to("late", KafkaSink(topic=late, servers=servers, key="user")),
-            checked.where("amount >= 50").to(
+            checked.where("amount >= 50").fan_out(deadline="1 minute", risk=rate).to(
                 "large", KafkaSink(topic=large, servers=servers, key="user"), guarantee=Guarantee.AT_LEAST_ONCE
             ),
             guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
@@ -259,6 +262,9 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
                 key("lockgate_step_events_in_total", step="map"): 23,
                 key("lockgate_step_events_out_total", step="map"): 21,
                 key("lockgate_rows_out_total", output="large"): 6,
+                key("lockgate_fan_out_events_total", step="fan_out"): 6,
+                key("lockgate_fan_out_partial_total", step="fan_out"): 0,
+                key("lockgate_fan_out_calls_total", step="fan_out", function="risk", ending="answered"): 6,
                 key("lockgate_rows_out_total", output="dead-letters"): 5,
                 key("lockgate_watermark_seconds"): 1767225630,
                 key("lockgate_state_rows", step="sums-of-users"): 3,
@@ -298,6 +304,7 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
             assert shown[key("lockgate_state_bytes", step="sums-of-users")] > 0
             assert shown[key("lockgate_memory_bytes", process="jvm")] > 100_000_000
             assert shown[key("lockgate_watermark_delay_seconds")] > 1_000_000
+            assert 0 < shown[key("lockgate_fan_out_end_to_end_seconds", step="fan_out", quantile="0.99")] < 600
             for phase in ("begin", "stage", "write", "end"):
                 assert shown[key("lockgate_commit_seconds_total", phase=phase)] >= 0
             assert shown[key("lockgate_epoch_phase_seconds_total", phase="addBatch")] > 0

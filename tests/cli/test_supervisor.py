@@ -150,6 +150,29 @@ def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_
     ]
 
 
+def test_what_does_not_answer_is_waited_for_where_the_job_has_a_past(tmp_path: Path) -> None:
+    driver = """
+    from lockgate.kafka.wire import NoBroker
+    report.tell_past()
+    if start < 3:
+        report.tell_error(NoBroker("no broker answers", "there", "wait"))
+        sys.exit(2)
+    report.tell("from epoch 7", 1)
+    if start == 3:
+        report.tell_error(Refused("another job's checkpoint", "there", "so"))
+        sys.exit(2)
+    """
+    with supervised(tmp_path, driver) as process:
+        status, told = end(process)
+    assert status == 2
+    assert told.splitlines() == [
+        "restart 1, in 0.0 s: no broker answers",
+        "restart 2, in 0.0 s: no broker answers",
+        "not started again: a person has to decide",
+    ]
+    assert [one[1] for one in starts(tmp_path)] == ["False"] * 3
+
+
 @pytest.mark.parametrize("status", [1, 2])
 def test_one_that_ends_before_it_ever_ran_and_says_nothing_is_not_started_again(tmp_path: Path, status: int) -> None:
     with supervised(tmp_path, f"sys.exit({status})") as process:
@@ -189,6 +212,20 @@ def test_a_supervisor_that_cannot_say_anything_keeps_the_job_running(tmp_path: P
         end(process)
     assert (tmp_path / "done").exists()
     assert len(starts(tmp_path)) == 3
+
+
+def test_a_driver_that_hangs_while_it_starts_is_killed_and_started_again(tmp_path: Path) -> None:
+    driver = """
+    report.greet()
+    if start == 1:
+        time.sleep(1000)
+    report.tell("from epoch 7", 3)
+    time.sleep(8)
+    """
+    hasty = SUPERVISE.replace("listening=listening)", "listening=listening, start_seconds=5.0)")
+    with supervised(tmp_path, driver, hasty) as process:
+        assert end(process) == (0, "restart 1, in 0.0 s: the driver did not start within 5 s, and was killed\n")
+    assert len(starts(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("has_run", [True, False])

@@ -282,7 +282,7 @@ def test_an_epoch_that_is_too_large_names_the_ways_to_make_it_smaller() -> None:
     first = EpochFailed("the partition does not take this producer", where="there", fix="that")
     error = too_long("orders", 7, 600.0, first, "here")
     assert "Epoch 7 of job 'orders' takes longer than the transaction may (600 s), twice; first: the part" in error.what
-    assert "lockgate checkpoints rollback orders --uncommitted" in error.fix
+    assert "lockgate checkpoints rollback orders --uncommitted --servers HOST:PORT --checkpoint PLACE" in error.fix
     assert "--rows-per-epoch" in error.fix
     assert "transaction.timeout.ms" in error.fix
     assert "first:" not in too_long("orders", 7, 600.0, None, "here").what

@@ -1,12 +1,16 @@
 """A cluster whose machines cannot do the work is refused, with what they lack."""
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lockgate.errors import BadMachine, Refused
 from lockgate.runtime.libraries import ALWAYS
-from lockgate.spark.machines import Lack, look_here, refusal
+from lockgate.spark import machines
+from lockgate.spark.machines import Lack, check_machines, look_here, refusal
 
 
 def test_a_machine_says_what_it_lacks(tmp_path: Path) -> None:
@@ -30,6 +34,40 @@ def test_state_on_a_disk_that_others_do_not_see_is_refused_for_a_person() -> Non
     assert isinstance(told, Refused)
     assert not isinstance(told, BadMachine)
     assert "/checkpoint lies on a disk that other machines" in told.what
+
+
+class Busy:
+    """A context whose master has no free workers: its tasks wait, until somebody cancels them."""
+
+    def __init__(self) -> None:
+        self.master, self.pythonExec, self.defaultParallelism = "spark://host:7077", "python3", 2
+        self.tags: set[str] = set()
+        self.is_cancelled = threading.Event()
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's own names
+        self.tags.add(tag)
+
+    def removeJobTag(self, tag: str) -> None:  # noqa: N802
+        self.tags.remove(tag)
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        assert self.tags == {tag}
+        self.is_cancelled.set()
+
+    def parallelize(self, numbers: Any, count: int) -> Any:
+        return SimpleNamespace(mapPartitions=lambda look: SimpleNamespace(collect=self._collect))
+
+    def _collect(self) -> list[Lack]:
+        assert self.is_cancelled.wait(timeout=60), "it would wait for ever"
+        raise RuntimeError("the job was cancelled")
+
+
+def test_a_master_without_free_workers_is_told_and_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "ANSWER_SECONDS", 0.1)
+    context = Busy()
+    with pytest.raises(BadMachine, match="the master has no free workers"):
+        check_machines(cast("Any", context), libraries=(), checkpoint=None)
+    assert not context.tags
 
 
 @pytest.mark.parametrize("seen", [None, "/"])

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from lockgate.cli.main import make_parser
+from lockgate.runtime.metrics.health import START_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 
@@ -37,7 +38,9 @@ def test_the_manifest_refers_to_nothing_that_is_not_in_it(objects: dict[str, Any
     assert claim == objects["PersistentVolumeClaim"]["metadata"]["name"]
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
-    assert [probe["path"] for probe in probes] == ["/health", "/health", "/ready"]
+    assert [probe["path"] for probe in probes] == ["/ready", "/health", "/ready"]
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] > START_SECONDS, "a start may take so long"
     assert {probe["port"] for probe in probes} <= {*ports}
     assert f"0.0.0.0:{ports['metrics']}" in container["args"]
     assert spec["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
@@ -57,6 +60,14 @@ def test_the_pod_runs_a_command_that_exists_and_keeps_its_checkpoint_on_the_volu
     assert parsed.metrics == container["args"][container["args"].index("--metrics") + 1]
     mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "checkpoints"]
     assert parsed.checkpoint.startswith(f"file://{mounts[0]}/")
+
+
+def test_the_user_of_the_image_is_that_of_the_pod_and_has_a_name(objects: dict[str, Any]) -> None:
+    user = objects["Deployment"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+    image = (DEPLOY.parent / "DEPLOYING.md").read_text().partition("FROM python")[2].partition("```")[0].splitlines()
+    named = next(line for line in image if line.startswith("RUN useradd"))
+    assert f"--uid {user} " in named, "Hadoop does not start for a user without a name"
+    assert image.index(named) < image.index(f"USER {user}")
 
 
 def test_systemd_leaves_to_the_supervisor_what_is_its_own(service: configparser.SectionProxy) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.operators.fanout import Ending, FanOutMachine, Joined, MachineClock, Score, Tally
+from lockgate.operators.fanout import Ending, FanOutMachine, Joined, MachineClock, Score, Tally, told_unfit
 
 DEADLINE = 0.02
 
@@ -191,6 +191,46 @@ def test_a_function_that_raises_is_missing_with_the_reason_and_is_called_again(e
     assert values(second)["good"] == 1
 
 
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "\ud800" * 1000], ids=["long", "no UTF-8"])
+def test_a_reason_is_short_and_can_be_written(text: str) -> None:
+    def fail(row: Any) -> Any:
+        raise ValueError(text)
+
+    with frozen(bad=fail) as (machine, _):
+        (joined,) = machine.join([1])
+    assert joined.missing["bad"].startswith("ValueError: ")
+    assert len(joined.missing["bad"].encode()) < 3000
+    shown = told_unfit(text, "int32", ValueError(text))
+    assert "is not of type int32" in shown
+    assert len(shown.encode()) < 3000
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "told"),
+    [
+        ("many", ValueError("no number\nat all"), "'many' is not of type int32: no number"),
+        ("", ValueError(), "'' is not of type int32: "),
+        (Shy(), ValueError("no number"), "<Shy instance at "),
+        pytest.param(
+            10**5000,
+            ValueError("too large"),
+            "a value of type int that cannot be shown is not of type int32: too large",
+            id="digits",  # more than Python tells
+        ),
+        (1.5, Mute(), "1.5 is not of type int32: Mute"),
+    ],
+)
+def test_a_value_that_is_no_score_is_told_whatever_it_does_when_it_is_shown(
+    value: Any, error: BaseException, told: str
+) -> None:
+    assert told_unfit(value, "int32", error).startswith(told)
+
+
 def test_none_is_an_answer() -> None:
     with frozen(f=lambda row: None) as (machine, _):
         (joined,) = machine.join([1])
@@ -242,4 +282,33 @@ def test_a_tally_of_nothing_has_no_latency_and_an_instant_is_one() -> None:
 def test_threads_are_as_many_as_were_needed_at_once() -> None:
     with frozen(in_flight=2, f=lambda row: row) as (machine, _):
         assert [values(one)["f"] for one in machine.join(range(200))] == list(range(200))
-        assert 1 <= machine._lanes[0]._threads <= 2
+        assert 1 <= machine._lanes[0].threads <= 2
+
+
+def test_events_are_as_old_as_the_clock_of_the_driver_says_when_their_results_are_out() -> None:
+    told = Tally(began=1000.0)  # by the clock of a worker, which is wrong by half a minute
+    for waited in (1.0, 2.0, 40.0):
+        told.arrive(1000.0 - waited)
+    for _ in range(3):
+        told.count(joined_as(0.01, a=Ending.ANSWERED))
+    out = told.publish(975.0)
+    total = Tally()
+    total.add(out)
+    total.add(Tally(began=5.0).publish(6.0))  # a task whose events have no stamps
+    report = total.report()
+    assert (report["events"], report["stamped"]) == (3, 3)
+    assert report["end_to_end_ms_p99"] == pytest.approx(15_000, rel=0.05)
+    assert told.report()["end_to_end_ms_p99"] is None, "what is not out has no age"
+
+    quick = Tally(began=1000.0)
+    quick.arrive(1000.5)  # its stamp is ahead of the clock
+    assert quick.publish(1002.0).report()["end_to_end_ms_p50"] == pytest.approx(2000, rel=0.02)
+
+
+def test_a_machine_has_threads_while_calls_run() -> None:
+    held = Held()
+    with frozen(f=held) as (machine, clock):
+        assert not machine.has_threads
+        clock.held = 1
+        list(machine.join([1]))
+        assert machine.has_threads

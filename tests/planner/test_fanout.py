@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -134,6 +135,71 @@ def test_letters_need_a_sink() -> None:
         planned(scored(partial=Partial.DEAD_LETTER))
     assert "dead_letters=" in refused.value.fix
     assert "fan_out 'fan_out'" in refused.value.where
+
+
+def plan_outputs(*results: Stream) -> Plan:
+    outputs = [one.to(f"out-{number}", FileSink(path=f"/tmp/{number}")) for number, one in enumerate(results)]
+    return plan(Job("fraud", *outputs, guarantee=LEAST))
+
+
+def windowed(late: Late) -> Stream:
+    timed = scored().event_time("at", lateness="1 second", late=late).key_by("id")
+    return timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)")
+
+
+def test_several_outputs_of_one_pass_are_planned() -> None:
+    fan = scored()
+    parts = fan.split(whole="NOT is_partial", partial="is_partial")
+    assert plan_outputs(*parts.values())
+    assert plan_outputs(fan, fan.where("amount > 1").select("id", risk="amount + place"))
+    paid = payments()
+    assert plan_outputs(scored(paid), scored(paid)), "each of the two is in one pass"
+    rolled = fan.key_by("id").rolling(total="sum(amount)")
+    assert plan_outputs(rolled, rolled.where("total > 1"))
+    assert plan_outputs(windowed(Late.DROP))
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        lambda fan: fan.map(lambda row: {"id": row.id}, schema="id STRING"),
+        lambda fan: fan.key_by("id").rolling(total="sum(amount)"),
+        lambda fan: fan.where(lambda row: True),
+        lambda fan: fan.split(whole="NOT is_partial")["whole"].parallel(2),
+        lambda fan: fan.select(risk="amount + place", high="risk > 1"),
+    ],
+)
+def test_a_fan_out_that_would_be_computed_for_each_of_several_outputs_is_refused(
+    branch: Callable[[Stream], Stream],
+) -> None:
+    fan = scored()
+    with pytest.raises(BadJob) as refused:
+        plan_outputs(fan, branch(fan))
+    assert "once for each of several outputs" in refused.value.what
+    assert "fan_out 'fan_out'" in refused.value.where
+    assert "split" in refused.value.fix
+    assert plan_outputs(branch(fan))
+
+
+def test_late_events_of_a_native_window_behind_it_would_need_another_pass() -> None:
+    with pytest.raises(BadJob, match="once for each of several outputs"):
+        plan_outputs(windowed(Late.LOG))
+    counts = windowed(Late.TO_SIDE_OUTPUT)
+    with pytest.raises(BadJob, match="once for each of several outputs"):
+        plan_outputs(counts, counts.late)
+
+
+def test_a_fan_out_behind_more_ways_than_atoms_is_planned_at_once() -> None:
+    rows = payments()
+    for _ in range(60):
+        parts = rows.split(odd="x % 2 = 1", even="x % 2 = 0")
+        rows = parts["odd"].merge(parts["even"]).key_by("id").rolling(n="max(x)").select("id", "at", "x")
+    assert plan_outputs(scored(rows))
+
+
+def test_letters_are_no_pass_of_their_own() -> None:
+    made = planned(scored(partial=Partial.DEAD_LETTER), dead_letters=KafkaSink(topic="letters", servers="k:9092"))
+    assert made.reached is EXACT
 
 
 def test_real_time_mode_runs_none_and_names_the_native_form() -> None:

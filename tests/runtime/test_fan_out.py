@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,13 +27,19 @@ from lockgate import (
     run,
     stream,
 )
+from lockgate.dataflow.endpoints import Reading
 from lockgate.errors import BadJob
+from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.progress import Progress
 from lockgate.testing import Harness
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
+ARRIVED = datetime.now(timezone.utc) - timedelta(seconds=1000)
 ROWS = [(number, ["a"] if number % 2 else None) for number in range(40)]
 
 
@@ -90,7 +98,45 @@ def test_slow_and_failing_functions_are_missing_and_all_is_counted_once(tmp_path
         "odd": {"answered": 38, "timed_out": 0, "failed": 2, "skipped": 0},
     }
     assert report["latency_ms_p50"] < 3000 <= report["latency_ms_p99"] * 1.03
-    assert "4 of 40 partial" in told[-1].line()
+    assert "end to end -, 4 of 40 partial" in told[-1].line()
+
+
+class Stamped(MemorySource):
+    """Rows that arrived a thousand seconds before they were written down."""
+
+    def hidden_columns(self) -> Sequence[str]:
+        return (*super().hidden_columns(), "_timestamp")
+
+    def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return super().read(spark, reading).withColumn("_timestamp", F.lit(ARRIVED))
+
+
+def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -> None:
+    source = Stamped(ROWS, value="v INT, tags ARRAY<STRING>", per_epoch=20)
+    known = stream("numbers", source).where("v >= 0").key_by("v").rolling(seen="count(*)")
+    out = known.fan_out(deadline="30 seconds", twice=double, half=lambda row: row.v / 2).to("out", MemorySink())
+    meter = Meter("ages")
+    told: list[Progress] = []
+    before = (datetime.now(timezone.utc) - ARRIVED).total_seconds()
+    started = run(
+        Job("ages", out, guarantee=Guarantee.AT_LEAST_ONCE),
+        checkpoint=str(tmp_path / "checkpoint"),
+        until_caught_up=True,
+        wait=False,
+        meter=meter,
+    )
+    started.wait(on_progress=told.append)
+    after = (datetime.now(timezone.utc) - ARRIVED).total_seconds()
+    report = told[-1].fan_outs["fan_out"]
+    assert (report["events"], report["stamped"], report["partial"]) == (40, 40, 0)
+    assert before * 0.97 < report["end_to_end_ms_p50"] / 1000 <= report["end_to_end_ms_p99"] / 1000 < after * 1.03
+    assert "end to end p99 1," in told[-1].line()
+    figures = {(one.name, *one.labels): one.value for one in meter.figures()}
+    assert figures["lockgate_fan_out_events_total", "fan_out"] == 40
+    assert figures["lockgate_fan_out_calls_total", "fan_out", "twice", "answered"] == 40
+    assert figures["lockgate_fan_out_end_to_end_seconds", "fan_out", "0.99"] == report["end_to_end_ms_p99"] / 1000
 
 
 def test_an_event_that_must_be_whole_is_a_letter_in_the_commit_of_the_others(tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def test_what_does_not_answer_is_waited_for_once_it_has_run(kind: type[LockgateE
     assert restarts.place == "from epoch 3"
 
 
+@pytest.mark.parametrize("kind", [BadMachine, NoBroker, Unreachable])
+def test_what_does_not_answer_is_waited_for_by_a_new_supervisor_of_a_job_with_a_past(kind: type[LockgateError]) -> None:
+    restarts = Restarts()
+    one = Ended.by(error(kind), Ended(why="", has_past=True))
+    for minute in range(200):
+        assert isinstance(restarts.after(one, 60.0 * minute), float)
+    assert not restarts.has_run, "what is done once in a life is not done yet"
+
+
+def test_what_is_refused_for_another_reason_is_refused_whatever_the_past() -> None:
+    past = Ended(why="", has_past=True)
+    assert Restarts().after(Ended.by(error(Refused), past), 0.0) == GiveUp(DECIDE)
+    assert Restarts().after(Ended(why="a bug", is_refused=True, has_past=True), 0.0) == GiveUp(DECIDE)
+
+
 def test_what_a_person_has_to_decide_is_so_also_after_it_has_run() -> None:
     restarts = Restarts()
     assert isinstance(restarts.after(ended(Failed, epochs=5), 0.0), float)

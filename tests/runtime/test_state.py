@@ -422,7 +422,7 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
         Refused, match=r"'2 seconds' was tumbling 2 seconds, .*, and '4 seconds' in its place is tumbling 4"
     ):
         job("4 seconds", "2 seconds")
-    with pytest.raises(Refused, match=r"total=sum.v. over events, and .* total=sum.n. over events"):
+    with pytest.raises(Refused, match=r"total=sum.v. over MemorySource, and .* total=sum.n. over MemorySource"):
         job("2 seconds", "4 seconds", total="sum(n)")
     with pytest.raises(Refused, match="it has 2 seconds, 4 seconds, and the job has 2 seconds"):
         job("2 seconds")

@@ -44,6 +44,20 @@ def test_tries_in_one_go_after_a_commit_that_failed_count_too(tmp_path: Path) ->
     assert tries.of(7) == (3, 1)
 
 
+def test_where_nothing_can_be_noted_an_epoch_of_an_earlier_process_was_tried_before() -> None:
+    tries = Tries(None, planned=4)
+    tries.begin(4)
+    assert tries.of(4) == (2, 1)
+    tries.deliver(4, is_exact=False)
+    tries.begin(5)
+    tries.deliver(5, is_exact=False)
+    assert (tries.of(4), tries.of(5)) == ((2, 2), (1, 1))
+    exact = Tries(None, planned=4)
+    exact.begin(4)
+    exact.deliver(4, is_exact=True)
+    assert exact.of(4) == (2, 1)
+
+
 def test_a_note_that_a_crash_has_torn_says_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"epoch": 4, "proc')
     tries = Tries(tmp_path)

@@ -17,9 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lockgate import ConsoleSink, KafkaSink, write_stream
+from lockgate.cli import main as cli
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.topics import create_topics
 from lockgate.runtime.lifecycle.holding import is_held
+from lockgate.runtime.lifecycle.marker import is_marked
+from lockgate.runtime.lifecycle.tree import LocalTree
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -152,12 +155,24 @@ def test_a_checkpoint_of_sparks_own_sink_is_adopted_and_given_back(program: Prog
     frame = program.frame().select("key", "value")
     with pytest.raises(Exception, match="its ledger is empty or gone"):
         program.run(frame, program.sink())
+    assert not is_marked(LocalTree(Path(program.checkpoint)), program.name)
     program.run(frame, program.sink(), adopt=True)
     program.send(range(400, 450))
     program.run(frame, program.sink())  # adopted once, it is like any other
     program.send(range(450, 500))
     finish(on_sparks_sink())
     assert Counter(int(record.value) for record in program.read()) == Counter(range(500))
+
+
+def test_a_first_epoch_that_never_commits_can_be_planned_anew(program: Program) -> None:
+    failing = program.frame().select("key", F.raise_error(F.lit("not today")).cast("binary").alias("value"))
+    with pytest.raises(Exception, match="not today"):
+        program.run(failing, program.sink())
+    assert is_marked(LocalTree(Path(program.checkpoint)), program.name)
+    where = ["--servers", program.servers, "--checkpoint", program.checkpoint]
+    assert cli.main(["checkpoints", "rollback", program.name, "--uncommitted", "--yes", *where]) == 0
+    program.run(program.frame().select("key", "value"), program.sink())
+    assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
 
 
 def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -> None:

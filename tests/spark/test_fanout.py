@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timezone
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,8 @@ from lockgate.dataflow.endpoints import POSITION
 from lockgate.failures import find_failure
 from lockgate.operators.fanout import Ending, Joined, Score, Tally
 from lockgate.sources.rejects import read_rejection
-from lockgate.spark.fanout import FanOutStep, Tallies, join_batch
+from lockgate.spark import fanout
+from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, join_batch
 from lockgate.spark.functions import RowError
 
 PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
@@ -51,7 +54,9 @@ class Told:
         self.value += more
 
 
-def fan(rejects: Told | None = None, *, goes_on: bool = True, **functions: Callable[[Any], Any]) -> FanOutStep:
+def fan(
+    rejects: Told | None = None, *, goes_on: bool = True, has_stamps: bool = False, **functions: Callable[[Any], Any]
+) -> FanOutStep:
     return FanOutStep(
         name="scores",
         where="fan_out 'scores', declared at job.py:7",
@@ -62,6 +67,7 @@ def fan(rejects: Told | None = None, *, goes_on: bool = True, **functions: Calla
         identity=repr(functions),
         tallies=Told(),  # type: ignore[arg-type]
         rejects=rejects,  # type: ignore[arg-type]
+        has_stamps=has_stamps,
     )
 
 
@@ -143,6 +149,75 @@ def test_a_row_that_python_cannot_have_stops_the_job_where_nobody_takes_letters(
     assert (found.at, found.where) == (40, "fan_out 'scores', declared at job.py:7")
 
 
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def test_reasons_are_short_and_a_value_that_cannot_be_shown_fails_alone() -> None:
+    def unfit(row: Any) -> Any:
+        return {1: "x" * 5_000_000, 2: Shy(), 3: "\ud800"}[row.v]
+
+    rows = join_batch(BATCH, fan(a=unfit, b=lambda row: 1.0), NAMES, SCHEMA, Tally()).to_pylist()
+    assert [(row["missing"], row["b"]) for row in rows] == [(["a"], 1.0)] * 3
+    assert all("is not of type int32" in row["why_missing"][0] for row in rows)
+    assert max(len(row["why_missing"][0]) for row in rows) < 500
+
+
+STAMPS = [NOON - timedelta(seconds=90), None, datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=timezone.utc)]
+
+
+@pytest.mark.parametrize(("has_stamps", "stamped"), [(True, 1), (False, 0)])
+def test_how_long_events_have_waited_is_told_by_the_stamps_of_their_source(has_stamps: bool, stamped: int) -> None:
+    batch = BATCH.append_column(STAMP, pa.array(STAMPS, type=pa.timestamp("us", tz="UTC")))
+    schema = pa.schema([*batch.schema, *list(SCHEMA)[len(NAMES) :]])
+    tally = Tally(began=NOON.timestamp())
+    step = fan(has_stamps=has_stamps, a=lambda row: row.v, b=lambda row: 1.0)
+    join_batch(batch, step, (*NAMES, STAMP), schema, tally)
+    report = tally.publish(NOON.timestamp() + 10).report()
+    assert (report["events"], report["stamped"]) == (3, stamped), "Kafka has -1 for a record without a time"
+    if has_stamps:
+        assert report["end_to_end_ms_p50"] == pytest.approx(100_000, rel=0.02)
+
+
+def test_a_stamp_that_is_no_time_any_more_is_none() -> None:
+    batch = BATCH.append_column(STAMP, pa.array(["a", "b", "c"]))
+    schema = pa.schema([*batch.schema, *list(SCHEMA)[len(NAMES) :]])
+    tally = Tally()
+    join_batch(batch, fan(has_stamps=True, a=lambda row: 1, b=lambda row: 1.0), (*NAMES, STAMP), schema, tally)
+    assert tally.publish(1.0).report()["stamped"] == 0
+
+
+@pytest.fixture
+def no_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A worker process that has run nothing yet, and what lets its calls return."""
+    monkeypatch.setattr(fanout, "_machines", {})
+    free = threading.Event()
+    yield free
+    free.set()
+
+
+def test_calls_that_hang_are_bounded_where_queries_take_turns_in_a_process(no_machines: threading.Event) -> None:
+    def hang(row: Any) -> int:
+        no_machines.wait(60)
+        return 1
+
+    steps = [
+        replace(fan(a=hang, b=lambda row: 1.0), identity=query, in_flight=1, deadline_seconds=0.001)
+        for query in ("one", "other")
+    ]
+    for turn in range(12):
+        join_batch(BATCH.slice(0, 1), steps[turn % 2], NAMES, SCHEMA, Tally())
+    hanging = [machine.running["a"] for machine in fanout._machines.values()]
+    assert hanging == [2, 2], "twice as many as may be in flight, for each of the two functions"
+
+
+def test_what_has_no_threads_left_is_forgotten(no_machines: threading.Event) -> None:
+    fanout._machine(replace(fan(a=lambda row: 1), identity="over"))
+    fanout._machine(replace(fan(a=lambda row: 1), identity="new"))
+    assert [identity for identity, _ in fanout._machines] == ["new"]
+
+
 class Context:
     """Makes accumulators, as Spark's context does."""
 
@@ -170,7 +245,7 @@ def test_an_epoch_counts_once_however_often_it_is_tried_or_written() -> None:
         for one in told:
             tallies.told.value.update(one)
         if not fails:
-            tallies.keep(epoch)
+            tallies.keep(epoch, now=epoch)
 
     assert tallies.report() == {}
     write(0, {("scores", 0): tally_of(Ending.ANSWERED, Ending.FAILED)}, {("scores", 1): tally_of(Ending.ANSWERED)})
@@ -181,3 +256,19 @@ def test_an_epoch_counts_once_however_often_it_is_tried_or_written() -> None:
     assert (report["events"], report["partial"]) == (4, 2)
     assert report["functions"]["a"] == {"answered": 2, "timed_out": 0, "failed": 1, "skipped": 1}
     assert report["latency_ms_p50"] == pytest.approx(10, rel=0.02)
+
+
+def test_ages_are_those_at_the_end_of_the_epoch_that_wrote_the_events() -> None:
+    session: Any = Session()
+    tallies = Tallies(session)
+    for epoch, (began, arrived, now) in enumerate([(100.0, 99.0, 102.0), (200.0, 170.0, 210.0)]):
+        tally = tally_of(Ending.ANSWERED)
+        tally.began = began
+        tally.arrive(arrived)
+        tallies.begin()
+        tallies.told.value[("scores", 0)] = tally
+        tallies.keep(epoch, now=now)
+    report = tallies.report()["scores"]
+    assert report["stamped"] == 2
+    assert report["end_to_end_ms_p50"] == pytest.approx(3000, rel=0.03)
+    assert report["end_to_end_ms_p99"] == pytest.approx(40_000, rel=0.03)

@@ -25,6 +25,8 @@ REASONS_MAX = 50
 
 OTHER_REASON = "other"
 
+_QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -78,6 +80,15 @@ METRICS = (
     Metric("lockgate_waiting_events", "Events that failed and will be tried again."),
     Metric("lockgate_events_processed_total", "Events by how often each was processed.", ("times",)),
     Metric("lockgate_events_delivered_total", "Events by how often each was delivered.", ("times",)),
+    Metric("lockgate_fan_out_events_total", "Events that a fan-out gave to its functions.", ("step",)),
+    Metric("lockgate_fan_out_partial_total", "Events of a fan-out of which scores are missing.", ("step",)),
+    Metric("lockgate_fan_out_calls_total", "Calls of functions by how they ended.", ("step", "function", "ending")),
+    Metric("lockgate_fan_out_seconds", "Time that the functions took for an event.", ("step", "quantile")),
+    Metric(
+        "lockgate_fan_out_end_to_end_seconds",
+        "Time from the arrival of an event until its results were out.",
+        ("step", "quantile"),
+    ),
     Metric("lockgate_open_transactions", "Transactions of the job that are open."),
     Metric("lockgate_open_transaction_age_seconds", "How long the oldest open transaction is open; 0 without one."),
     Metric("lockgate_rows_per_epoch_limit", "The most rows that an epoch takes of a source."),
@@ -188,6 +199,25 @@ def watermark_seconds(report: Mapping[str, Any]) -> float | None:
         return None
     seconds = datetime.fromisoformat(told.replace("Z", "+00:00")).timestamp()
     return seconds or None
+
+
+def fan_out_figures(fan_outs: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
+    """What fan-outs have counted since the run began, as `Tally.report` tells it by step."""
+    figures: list[Figure] = []
+    for step, told in fan_outs.items():
+        figures.append(Figure("lockgate_fan_out_events_total", told["events"], (step,)))
+        figures.append(Figure("lockgate_fan_out_partial_total", told["partial"], (step,)))
+        for function, endings in told["functions"].items():
+            for ending, count in endings.items():
+                figures.append(Figure("lockgate_fan_out_calls_total", count, (step, function, ending)))
+        for name, kind in (
+            ("lockgate_fan_out_seconds", "latency"),
+            ("lockgate_fan_out_end_to_end_seconds", "end_to_end"),
+        ):
+            for quantile, part in _QUANTILES.items():
+                if (took_ms := told[f"{kind}_ms_{part}"]) is not None:
+                    figures.append(Figure(name, took_ms / 1000, (step, quantile)))
+    return figures
 
 
 def kind_of(reason: str) -> str:

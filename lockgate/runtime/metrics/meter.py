@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lockgate.runtime.metrics.figures import Figure, Label, Names, added_by, shown_by
+from lockgate.runtime.metrics.figures import Figure, Label, Names, added_by, fan_out_figures, shown_by
 from lockgate.runtime.metrics.health import PATIENCE_SECONDS, Seen, Verdict, judge
 from lockgate.runtime.progress import is_epoch
 
@@ -37,6 +37,7 @@ class Facts:
     waiting: int = 0
     processed: Mapping[str, int] = field(default_factory=dict)
     delivered: Mapping[str, int] = field(default_factory=dict)
+    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as `Tally.report` tells it
     rows_per_epoch: int = 0
     heap_bytes: Mapping[str, int] = field(default_factory=dict)  # used, max
     tasks_done: Mapping[int, int] = field(default_factory=dict)  # by stage, while the query does not report
@@ -67,7 +68,7 @@ class Meter:
         self._shown: dict[Label, float] = {}  # by the last reports
         self._last: dict[Label, float] = {}  # of the newest commit, and epoch
         self._facts = Facts()
-        self._seen = Seen()
+        self._seen = Seen(began_at=clock())
         self._took: deque[float] = deque(maxlen=_EPOCHS_SEEN)
         self._declared = 0.0
         self._newest: tuple[str, int] | None = None  # the query and the epoch that was counted last
@@ -131,8 +132,9 @@ class Meter:
         with self._lock:
             before, self._facts = self._facts.tasks_done, facts
             is_ahead = any(count > before.get(stage, 0) for stage, count in facts.tasks_done.items())
-            if is_ahead and self._seen.heard_at is not None:  # one long epoch is no sick one
-                self._seen = replace(self._seen, heard_at=self._clock())
+            if is_ahead:  # one long epoch is no sick one, and the first one no start that hangs
+                seen, now = self._seen, self._clock()
+                self._seen = replace(seen, began_at=now) if seen.heard_at is None else replace(seen, heard_at=now)
 
     def fail(self, why: str) -> None:
         """The run has ended with an error."""
@@ -169,6 +171,7 @@ class Meter:
         now += [Figure("lockgate_dead_letters_total", count, place) for place, count in facts.letters.items()]
         now += [Figure("lockgate_events_processed_total", count, (times,)) for times, count in facts.processed.items()]
         now += [Figure("lockgate_events_delivered_total", count, (times,)) for times, count in facts.delivered.items()]
+        now += fan_out_figures(facts.fan_outs)
         now += [Figure("lockgate_jvm_heap_bytes", size, (area,)) for area, size in facts.heap_bytes.items()]
         now += [
             Figure("lockgate_memory_bytes", size, (process,))

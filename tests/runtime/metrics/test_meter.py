@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lockgate.operators.fanout import Ending, Joined, Score, Tally
 from lockgate.runtime.metrics.figures import METRICS, OTHER_REASON, REASONS_MAX, Names, add_reasons, kind_of
 from lockgate.runtime.metrics.meter import Facts, Meter, resident_bytes
 from lockgate.runtime.metrics.prometheus import page_of
@@ -162,6 +163,33 @@ def test_what_the_run_knows_is_shown(meter: Meter) -> None:
     assert figures["lockgate_memory_bytes", "python"] > 1_000_000
 
 
+def fan_outs(*, is_stamped: bool = True) -> dict[str, Any]:
+    tally = Tally(began=1000.0)
+    for ending in (Ending.ANSWERED, Ending.TIMED_OUT):
+        tally.count(Joined({"place": Score(ending)}, 0.02))
+        if is_stamped:
+            tally.arrive(999.0)
+    return {"scores": tally.publish(1000.5).report()}
+
+
+def test_what_fan_outs_count_is_shown(meter: Meter) -> None:
+    meter.note(Facts(fan_outs=fan_outs()))
+    figures = shown(meter)
+    assert figures["lockgate_fan_out_events_total", "scores"] == 2
+    assert figures["lockgate_fan_out_partial_total", "scores"] == 1
+    calls = {ending: figures["lockgate_fan_out_calls_total", "scores", "place", ending.value] for ending in Ending}
+    assert calls == {Ending.ANSWERED: 1, Ending.TIMED_OUT: 1, Ending.FAILED: 0, Ending.SKIPPED: 0}
+    for quantile in ("0.5", "0.99", "0.999"):
+        assert figures["lockgate_fan_out_seconds", "scores", quantile] == pytest.approx(0.02, rel=0.02)
+        assert figures["lockgate_fan_out_end_to_end_seconds", "scores", quantile] == pytest.approx(1.5, rel=0.03)
+
+
+def test_what_nobody_knows_of_a_fan_out_is_no_figure(meter: Meter) -> None:
+    meter.note(Facts(fan_outs=fan_outs(is_stamped=False)))
+    assert ("lockgate_fan_out_seconds", "scores", "0.5") in shown(meter)
+    assert not [name for name, *_ in shown(meter) if "end_to_end" in name]
+
+
 def test_health_follows_the_reports(meter: Meter, clock: Clock) -> None:
     assert meter.verdict().status == "starting"
     meter.take(report(0))
@@ -179,7 +207,7 @@ def test_health_follows_the_reports(meter: Meter, clock: Clock) -> None:
 def test_every_figure_is_declared_with_its_labels_and_prometheus_reads_the_page(meter: Meter) -> None:
     meter.take(report(0))
     meter.add_commit({"end": 0.1}, {("out", 0): 1})
-    meter.note(Facts(letters={("s", 'a "quoted" reason'): 1}, heap_bytes={"used": 1}))
+    meter.note(Facts(letters={("s", 'a "quoted" reason'): 1}, heap_bytes={"used": 1}, fan_outs=fan_outs()))
     declared = {metric.name: len(metric.labels) for metric in METRICS}
     assert len(declared) == len(METRICS)
     assert all(declared[one.name] == len(one.labels) for one in meter.figures())
@@ -205,6 +233,21 @@ def test_reasons_are_few() -> None:
 
 def test_a_process_that_is_not_there_has_no_memory() -> None:
     assert resident_bytes(2**22 + 1) is None
+
+
+def test_a_start_that_comes_to_nothing_is_stuck_and_one_whose_tasks_end_is_not() -> None:
+    clock = Clock()
+    meter = Meter("job", limit_seconds=60, clock=clock)
+    for done in (1, 2, 3):
+        clock.now += 500
+        meter.note(Facts(tasks_done={7: done}))
+        assert meter.verdict().status == "starting"
+    clock.now += 601
+    meter.note(Facts(tasks_done={7: 3}))
+    assert meter.verdict().facts() == {
+        "status": "stuck",
+        "reason": "the start has come to nothing for 601 s; 600 s are allowed",
+    }
 
 
 def test_an_epoch_whose_tasks_end_is_long_and_not_stuck() -> None:

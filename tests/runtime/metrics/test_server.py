@@ -83,6 +83,9 @@ def test_a_port_that_is_taken_is_told(listening: socket.socket) -> None:
     ("seen", "status", "is_alive", "is_ready"),
     [
         (Seen(), "starting", True, False),
+        (Seen(began_at=100 - 600), "starting", True, False),
+        (Seen(began_at=100 - 601), "stuck", False, False),
+        (Seen(began_at=100 - 601, epoch_seconds=200), "starting", True, False),  # its epochs are long
         (Seen(heard_at=50, epoch=3, epoch_seconds=1), "working", True, True),
         (Seen(heard_at=39, epoch=3, epoch_seconds=1), "stuck", False, True),
         (Seen(heard_at=39, epoch_seconds=1), "stuck", False, True),
