@@ -13,14 +13,15 @@ python examples/system_usage.py                          a run of each over two 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, StatefulFunction, acks, stream, value
 from lockgate.demo import terminal
 from lockgate.demo.example import in_topics, kafka_at, run_main
 
 TRANSACTION = "id BIGINT, customer STRING, object STRING, writes BOOLEAN"
-MODES: dict[str, dict[str, Any]] = {
+Promise = Literal["acks", "checkpoints", "exactly-once"]
+MODES: dict[Promise, dict[str, Any]] = {
     "acks": {"guarantee": Guarantee.AT_LEAST_ONCE, "tracking": acks(max_attempts=3, backoff="200 milliseconds")},
     "checkpoints": {"guarantee": Guarantee.AT_LEAST_ONCE},
     "exactly-once": {"guarantee": Guarantee.END_TO_END_EXACTLY_ONCE},
@@ -49,7 +50,7 @@ def job(
     events: str = "api-events",
     usage: str = "usage",
     letters: str = "usage-letters",
-    mode: str = "exactly-once",
+    mode: Promise = "exactly-once",
     name: str = "system-usage",
 ) -> Job:
     """The transactions of each customer; a job that runs under two modes at once needs two names."""
@@ -91,8 +92,7 @@ def main(servers: str | None = None) -> None:
                 rows, letters = tryout.rows("usage"), tryout.rows("letters")
             told.append({"mode": mode, "transactions counted": len(rows), "dead letters": len(letters)})
     print(terminal.table(told))
-    print(f"\ntransactions by customer, {mode}")
-    print(terminal.bars(Counter(sorted(row["customer"] for row in rows))))
+    print(f"\ntransactions by customer, {mode}\n" + terminal.bars(Counter(sorted(row["customer"] for row in rows))))
 
 
 if __name__ == "__main__":

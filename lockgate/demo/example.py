@@ -5,9 +5,12 @@
         tryout.run(job(**tryout.places))
         print(terminal.table(tryout.rows("counts")))
 
-    in_topics         topics of a real Kafka, named after the moment: the one that is named, else the one of
-                      `lockgate up`, else one that is started here and stopped again
+    in_topics         topics of a real Kafka: the one that is named, else the one of `lockgate up`, else one that is
+                      started here and stopped again
     in_directories    directories; nothing else is needed
+
+A Kafka may be somebody's: topics and the job are named after the moment, so that no job of the same name is disturbed,
+and the topics are deleted at the end, with that of the job's ledger.
 
 A try is the same each time: events are dealt out to partitions in turn, and so many are taken an epoch that there are
 as many epochs as were asked for. So what an example prints can be compared. What is told on the way goes to standard
@@ -28,7 +31,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -36,11 +39,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockgate.dataflow.job import Job
-from lockgate.demo.broker import borrow_kafka
+from lockgate.dataflow.rebuilding import rebuild
+from lockgate.demo.broker import borrow_services
 from lockgate.demo.reader import read_records
-from lockgate.errors import LockgateError, Refused
+from lockgate.errors import Failed, LockgateError, Refused
 from lockgate.files.reading import read_files
-from lockgate.kafka.topics import create_topics
+from lockgate.kafka.ledgertopic import ledger_topic
+from lockgate.kafka.topics import create_topics, delete_topics
 from lockgate.runtime.run import Run, run
 from lockgate.services.stack import Stack, default_root
 
@@ -53,17 +58,20 @@ _TURNS_PER_SECOND = 10
 _OPTIONS = {
     "servers": ("HOST:PORT", "a Kafka of yours; else the one of `lockgate up`, else one for the time of this run"),
     "directory": ("DIRECTORY", "where events and results stay; else they are removed at the end"),
-    "live": ("", "go on with new events, and show them on a page that updates, until Ctrl-C"),
+    "live": ("", "go on with new events, and show them on a page that updates; it is there until Ctrl-C"),
 }
 
 
 def run_main(main: Callable[..., None]) -> NoReturn:
-    """Run a script's main with the words of its command line; what is refused or fails is one clear paragraph."""
+    """Run a script's main with the words of its command line; what is refused or fails is one clear paragraph.
+
+    A main without parameters reads the command line itself.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot draw a bar shows a question mark
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is stopped
-    arguments = vars(_parser(main).parse_args())
+    arguments = vars(_parser(main).parse_args()) if inspect.signature(main).parameters else {}
     try:
         main(**arguments)
     except Refused as refusal:
@@ -72,10 +80,22 @@ def run_main(main: Callable[..., None]) -> NoReturn:
     except LockgateError as failure:
         print(failure, file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        print(_of_the_system(error), file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     sys.exit(0)
+
+
+def _of_the_system(error: OSError) -> Failed:
+    """What the operating system did not do, as we say it."""
+    return Failed(
+        error.strerror or str(error) or type(error).__name__,
+        where=str(error.filename or sys.argv[0]),
+        fix="make it possible, or choose another place; then run it again",
+    )
 
 
 def _parser(main: Callable[..., None]) -> argparse.ArgumentParser:
@@ -119,14 +139,23 @@ class Tryout(ABC):
 
     def run(self, job: Job) -> Run:
         """Run a job to the end of what was sent, and tell its guarantee."""
-        done = self._run(job, until_caught_up=True, new_life=True)
+        done = self._run(job, until_caught_up=True)
         print(f"{job.name}: declared {done.plan.declared.label}, reached {done.plan.reached.label}\n")
         return done
 
-    def _run(self, job: Job, *, until_caught_up: bool, new_life: bool) -> Run:
-        checkpoint = str(self._checkpoints / job.name)
-        limit = self._rows_per_epoch if until_caught_up else None
-        return run(job, checkpoint=checkpoint, until_caught_up=until_caught_up, rows_per_epoch=limit, new_life=new_life)
+    def _run(self, job: Job, *, until_caught_up: bool) -> Run:
+        return run(
+            self._named(job),
+            checkpoint=str(self._checkpoints / job.name),
+            until_caught_up=until_caught_up,
+            rows_per_epoch=self._rows_per_epoch if until_caught_up else None,
+            log_file=Path(".lockgate") / "logs" / f"{job.name}.spark.log",
+            job_file=Path(job.origin.file),
+        )
+
+    def _named(self, job: Job) -> Job:
+        """The job under the name that it runs under here."""
+        return job
 
 
 # Directories
@@ -138,6 +167,13 @@ def in_directories(*names: str, directory: Path | None = None, epochs: int = 3) 
     with contextlib.ExitStack() as ends:
         if directory is None:
             directory = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lockgate-example-")))
+        there = [str(directory / name) for name in (*names, "checkpoints") if (directory / name).exists()]
+        if there:
+            raise Refused(
+                f"{directory} has events and results already",
+                where=", ".join(there),
+                fix="choose another directory, or remove these",
+            )
         yield _InDirectories({name: str(directory / name) for name in names}, directory / "checkpoints", epochs)
 
 
@@ -177,7 +213,7 @@ def kafka_at(servers: str | None) -> Iterator[str]:
         yield servers
         return
     stack = Stack(default_root())
-    with borrow_kafka(stack, _tell) as is_left_running:
+    with borrow_services(stack, _tell) as is_left_running:
         found = stack.status().kafka.servers
         assert found is not None
         _tell(f"Kafka at {found}" + ("" if is_left_running else ", for the time of this run"))
@@ -190,17 +226,43 @@ def in_topics(*names: str, servers: str | None = None, epochs: int = 3) -> Itera
     with contextlib.ExitStack() as ends:
         servers = ends.enter_context(kafka_at(servers))
         checkpoints = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lockgate-example-")))
-        topics = {name: f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}" for name in names}
+        moment = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+        topics = {name: f"{name}-{moment}" for name in names}
         create_topics(servers, list(topics.values()), partitions=PARTITIONS, where=_WHERE)
-        yield Topics({"servers": servers, **topics}, checkpoints, epochs)
+        tryout = Topics({"servers": servers, **topics}, checkpoints, epochs, moment)
+        ends.callback(_delete, servers, tryout.topics)
+        ends.enter_context(tryout.ends)
+        yield tryout
+
+
+def _delete(servers: str, topics: Collection[str]) -> None:
+    """Leave nothing behind; whoever may not delete has the result all the same."""
+    try:
+        delete_topics(servers, topics, where=_WHERE)
+    except LockgateError as error:
+        _tell(f"topics are left behind: {', '.join(topics)}\n{error}")
 
 
 class Topics(Tryout):
-    """A try with topics, which can also go on and on."""
+    """A try with topics, which can also go on and on.
 
-    def __init__(self, places: Mapping[str, str], checkpoints: Path, epochs: int) -> None:
+    Attributes:
+        topics: all that were made, those of ledgers too.
+        ends: what has to end with the try, however it ends.
+    """
+
+    def __init__(self, places: Mapping[str, str], checkpoints: Path, epochs: int, moment: str) -> None:
         super().__init__(places, checkpoints, epochs)
-        self._sent_most = 1
+        self.topics = [topic for name, topic in places.items() if name != "servers"]
+        self.ends = contextlib.ExitStack()
+        self._moment, self._sent_most = moment, 1
+
+    def _named(self, job: Job) -> Job:
+        # Under its own name it would fence a driver that runs elsewhere, and find that one's ledger.
+        name = f"{job.name}-{self._moment}"
+        if ledger_topic(name) not in self.topics:
+            self.topics.append(ledger_topic(name))
+        return rebuild(job, name=name, exchange=lambda step: step, letters=lambda sink: sink)
 
     @property
     def _rows_per_epoch(self) -> int:
@@ -221,10 +283,16 @@ class Topics(Tryout):
     def live(
         self, job: Job, into: str, events: Iterable[Mapping[str, Any]], *, per_second: int, output: str
     ) -> Iterator[Row]:
-        """The rows of an output as they come, while the job runs and events are sent at their pace, to the end."""
+        """The rows of an output as they come, while the job runs and events are sent at their pace.
+
+        When all have come there are no more, but it does not end: whoever looks at them says when.
+        """
         is_over = threading.Event()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockgate-example") as threads:
-            running = self._run(job, until_caught_up=False, new_life=True)
+            running = self._run(job, until_caught_up=False)
+            # Whoever is interrupted while holding a row does not come back here.
+            self.ends.callback(running.stop)
+            self.ends.callback(is_over.set)
             sending = threads.submit(self._send_slowly, into, events, per_second, is_over)
 
             def is_complete() -> bool:
@@ -233,12 +301,14 @@ class Topics(Tryout):
                     return False
                 sending.result()
                 running.stop()
-                self._run(job, until_caught_up=True, new_life=False)
+                self._run(job, until_caught_up=True)
                 return True
 
             try:
                 records = read_records(self.places["servers"], [self.places[output]], is_complete=is_complete)
                 yield from (_row(record.value) for record in records)
+                _tell("all events have come; Ctrl-C ends it")
+                is_over.wait()
             finally:
                 is_over.set()
                 running.stop()

@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from lockgate.demo.broker import borrow_kafka
+from lockgate.demo.broker import borrow_services
 from lockgate.demo.payments import Payments
 from lockgate.demo.reader import Tally
 from lockgate.demo.report import Report, SideReport
@@ -120,7 +120,7 @@ def show(
         cluster = SparkCluster(home / "cluster", workers=WORKERS, cores=2, memory_mib=2 * _EXECUTOR_MIB)
         ends.callback(cluster.down)
         starting = ends.enter_context(ThreadPoolExecutor(max_workers=1)).submit(cluster.up)
-        is_left_running = ends.enter_context(borrow_kafka(stack, audience.tell))
+        is_left_running = ends.enter_context(borrow_services(stack, audience.tell))
         status = stack.status().kafka
         servers = status.servers or ""
         go_on()

@@ -42,7 +42,10 @@ def test_an_unknown_example_is_refused(command: str, capsys: pytest.CaptureFixtu
 def test_words_behind_the_name_are_the_examples_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["examples", "run", "order_volume", "--help"]) == 0
     assert "--live" in capfd.readouterr().out
+    assert cli.main(["examples", "run", "fraud_detection", "--help"]) == 0
+    assert "--json" in capfd.readouterr().out
     assert cli.main(["examples", "run", "payments", "--no-such-option"]) == 2
+    assert cli.main(["examples", "run", "fraud_detection", "--no-such-option"]) == 2
 
 
 @pytest.mark.system

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, plan, run
 from lockgate.cli.jobfile import load_job
+from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -84,6 +85,13 @@ def test_system_usage_promises_what_its_mode_says(mode: str, declared: Guarantee
     assert planned.declared is declared
     assert (planned.job.tracking is not None) == is_tracked
     assert planned.job.dead_letters is not None
+
+
+def test_system_usage_refuses_a_mode_that_it_has_not() -> None:
+    with pytest.raises(Refused, match="mode='foo' is not one of acks, checkpoints, exactly-once"):
+        job_of("system_usage", mode="foo")
+    modes = runpy.run_path(str(EXAMPLES / "system_usage.py"))
+    assert get_args(modes["Promise"]) == (*modes["MODES"],)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -320,6 +328,15 @@ def test_example_with_a_broker_that_does_not_answer_says_so(tmp_path: Path) -> N
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_example_refuses_a_directory_that_has_a_run_in_it(tmp_path: Path) -> None:
+    (tmp_path / "out" / "readings").mkdir(parents=True)
+    command = [sys.executable, str(EXAMPLES / "sensor_averages.py"), "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "choose another directory, or remove these" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -104,19 +104,47 @@ def count_answers(stamps: Stamps) -> dict[str, PhaseCount]:
     return counts
 
 
-def time_scores(stamps: Stamps, phase: Phase) -> dict[str, dict[str, Latencies]]:
+@dataclass
+class ScoreTimes:
+    """How long the scores of some payments took, and how many payments never got one."""
+
+    latencies: Latencies = field(default_factory=Latencies)
+    unscored: int = 0
+    longest_ms: int | None = None
+
+    def count(self, arrived: int, scored: int | None) -> None:
+        """Add a payment."""
+        if scored is None:
+            self.unscored += 1
+            return
+        self.latencies.add((scored - arrived) / 1000)
+        self.longest_ms = max(scored - arrived, self.longest_ms or 0)
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**self.latencies.facts(), "ms_max": self.longest_ms, "unscored": self.unscored}
+
+
+def time_scores(stamps: Stamps, phase: Phase) -> dict[str, dict[str, ScoreTimes]]:
     """For each analyser how long its scores of a phase took: `between` epoch ends, at `epoch_ends`, and `all`."""
-    found: dict[str, dict[str, Latencies]] = {}
+    found: dict[str, dict[str, ScoreTimes]] = {}
     for analyser, scores in stamps.scores.items():
-        kinds = {"between": Latencies(), "epoch_ends": Latencies(), "all": Latencies()}
+        kinds = {"between": ScoreTimes(), "epoch_ends": ScoreTimes(), "all": ScoreTimes()}
         ends = sorted(stamps.epoch_ends.get(analyser, ()))
         for id, arrived in stamps.arrivals.items():
-            if phase.begin_ms <= arrived < phase.end_ms and id in scores:
-                seconds = (scores[id] - arrived) / 1000
-                kinds["epoch_ends" if _is_near(arrived, ends) else "between"].add(seconds)
-                kinds["all"].add(seconds)
+            if phase.begin_ms <= arrived < phase.end_ms:
+                kinds["epoch_ends" if _is_near(arrived, ends) else "between"].count(arrived, scores.get(id))
+                kinds["all"].count(arrived, scores.get(id))
         found[analyser] = kinds
     return found
+
+
+def count_epoch_ends(stamps: Stamps, phase: Phase) -> dict[str, int]:
+    """For each analyser the ends of epochs that scores of a phase may be at."""
+    begin, end = phase.begin_ms - NEAR_MS, phase.end_ms + NEAR_MS
+    return {
+        analyser: sum(begin <= one < end for one in stamps.epoch_ends.get(analyser, ())) for analyser in stamps.scores
+    }
 
 
 def count_unscored(stamps: Stamps) -> dict[str, int]:
@@ -133,15 +161,17 @@ class Measured:
 
     def facts(self) -> dict[str, Any]:
         """As plain data."""
-        timed = time_scores(self.stamps, self.stamps.phases[0])
+        first = self.stamps.phases[0]
+        timed = time_scores(self.stamps, first)
         return {
             "deadline_ms": self.stamps.deadline_ms,
             "phases": {name: count.facts() for name, count in count_answers(self.stamps).items()},
             "scores": {
-                analyser: {kind: latencies.facts() for kind, latencies in kinds.items()}
-                for analyser, kinds in timed.items()
+                analyser: {kind: times.facts() for kind, times in kinds.items()} for analyser, kinds in timed.items()
             },
             "epoch_ends": {analyser: len(ends) for analyser, ends in self.stamps.epoch_ends.items()},
+            "epoch_ends_timed": count_epoch_ends(self.stamps, first),
+            "stall_ms_max": {analyser: kinds["epoch_ends"].longest_ms for analyser, kinds in timed.items()},
             "unscored": count_unscored(self.stamps),
             "table": dict(self.table),
         }
@@ -150,10 +180,17 @@ class Measured:
         """As tables."""
         facts = self.facts()
         scores = [
-            {"analyser": analyser, "scores": _KINDS[kind], **_columns(told)}
+            {
+                "analyser": analyser,
+                "payments": _KINDS[kind],
+                "scored": told["count"],
+                "never": told["unscored"],
+                **_columns(told),
+                "longest ms": _number(told["ms_max"]),
+            }
             for analyser, kinds in facts["scores"].items()
             for kind, told in kinds.items()
-            if told["count"]
+            if told["count"] or told["unscored"]
         ]
         answers = [
             {
@@ -161,19 +198,27 @@ class Measured:
                 "payments": told["payments"],
                 "unanswered": told["unanswered"],
                 "partial": told["partial"],
+                "share": "-" if told["partial_share"] is None else f"{told['partial_share']:.1%}",
                 "replaced later": told["replaced"],
                 f"behind {facts['deadline_ms']} ms": told["missed_deadlines"],
                 **_columns(told["answer"]),
             }
             for name, told in facts["phases"].items()
         ]
+        first = self.stamps.phases[0].name
+        missing = [f"  {name}: {_listed(told['missing'])}" for name, told in facts["phases"].items()]
         rows, whole, came = self.table["rows"], self.table["whole"], len(self.stamps.arrivals)
         lines = [
-            f"From a payment's arrival to its scores, while nothing was stopped ({self.stamps.phases[0].name})",
+            f"From a payment's arrival to its scores, while nothing was stopped ({first})",
             terminal.table(scores),
+            f"Ends of epochs meanwhile: {_listed(facts['epoch_ends_timed'])}",
+            f"Longest stall at one, in ms: {_listed(facts['stall_ms_max'])}",
+            f"Never scored, to the end of the show: {_listed(facts['unscored'])}",
             "",
             "From a payment's arrival to its answer, by what was done meanwhile",
             terminal.table(answers),
+            "Scores that answers had to do without",
+            *missing,
             "",
             f"In the table: {rows:,} of {came:,} payments, {whole:,} with all scores",
         ]
@@ -185,8 +230,15 @@ _KINDS = {"between": "between epoch ends", "epoch_ends": "at epoch ends", "all":
 
 def _columns(told: Mapping[str, Any]) -> dict[str, object]:
     names = {"ms_p50": "p50 ms", "ms_p99": "p99 ms", "ms_p999": "p99.9 ms"}
-    times = {shown: "-" if told[name] is None else float(told[name]) for name, shown in names.items()}
-    return {"count": told["count"], **times}
+    return {shown: _number(told[name]) for name, shown in names.items()}
+
+
+def _number(value: float | None) -> object:
+    return "-" if value is None else float(value)
+
+
+def _listed(counts: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{name} {'-' if count is None else f'{count:,}'}" for name, count in counts.items()) or "none"
 
 
 def _is_near(moment: int, ends: Iterable[int]) -> bool:

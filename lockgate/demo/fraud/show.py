@@ -12,29 +12,36 @@
     killed       blacklist is killed, and started again
     afterwards   until the table has every payment
 
-What was measured is read from the topics when it is over (measured.py).
+What was measured is read from the topics when it is over (measured.py). However it ends, its processes end with it.
+Those of a show that was itself killed are found by their marks and ended by the next one, which also deletes the topics
+and the table of that show.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from lockgate.demo.broker import borrow_services
 from lockgate.demo.fraud.measured import Measured, Phase, Stamps
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
-from lockgate.errors import Failed
-from lockgate.kafka.topics import delete_topics
+from lockgate.errors import Failed, LockgateError
+from lockgate.kafka.topics import delete_topics, existing_topics
 from lockgate.presenter.presenter import check_client
 from lockgate.services.alone import alone
 from lockgate.services.processes import Mark
@@ -44,6 +51,11 @@ DISTURBED = "blacklist"
 """The analyser that is stopped and killed."""
 
 _DRIVERS = (("amount", "velocity", "place"), (DISTURBED,), ("results",))
+_PROCESSES = (*(parts[0] for parts in _DRIVERS), "presenter", "sender")
+_WHERE = "the topics of the show"
+_OLD_TOPIC = re.compile(r"fraud-\d{8}-\d{6}-.+")
+_OLD_TABLE = r"^fraud_\d{8}_\d{6}_results$"
+_OUR_ERROR = re.compile(r"^\S.*\n  where: .*\n  fix: .*", re.MULTILINE)
 _PATIENCE = timedelta(minutes=5)
 _KILL_LIMIT = timedelta(seconds=20)
 _LOOK_SECONDS = 0.2
@@ -79,21 +91,23 @@ def show(
         home: where checkpoints and logs stay; beside the services if not said.
     """
     check_client()
-    home = (home or stack.root / "fraud").absolute()
+    home = (home or stack.root.parent / "fraud").absolute()
     with contextlib.ExitStack() as ends:
         ends.enter_context(alone(home, what="the show runs here already", fix="wait for its end"))
+        _end_processes(home)
         for left in home.iterdir():  # of the show before
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.name != "lock":
                 left.unlink()
-        ends.enter_context(_borrowed(stack, tell))
+        ends.enter_context(borrow_services(stack, tell, postgres=True))
         status = stack.status()
-        topics = Topics(status.kafka.servers or "", f"fraud-{now:%Y%m%d-%H%M%S}-")
+        servers, dsn = status.kafka.servers or "", status.postgres.dsn or ""
+        _forget_old(servers, dsn)
+        topics = Topics(servers, f"fraud-{now:%Y%m%d-%H%M%S}-")
+        stage = _Stage(file, home, topics, dsn, settings, tell)
+        ends.callback(stage.tidy)
         topics.make(settings.partitions)
-        ends.callback(delete_topics, topics.servers, topics.names, where="the topics of the show")
-        stage = _Stage(file, home, topics, status.postgres.dsn or "", settings, tell)
-        ends.callback(stage.drop_table)
         ends.callback(stage.end)
         phases = stage.play()
         stage.finish()
@@ -102,22 +116,55 @@ def show(
 
 def main_show(file: Path) -> None:
     """The show as a command: progress goes to standard error, what was measured to standard output."""
+    parser = argparse.ArgumentParser(
+        description=ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
+    arguments = parser.parse_args()
     stack = Stack(default_root())
     measured = show(
         file, stack, settings=Settings(), now=datetime.now(), tell=lambda line: print(line, file=sys.stderr)
     )
-    print(measured.text())
+    print(json.dumps(measured.facts(), indent=2) if arguments.json else measured.text())
 
 
-@contextlib.contextmanager
-def _borrowed(stack: Stack, tell: Callable[[str], None]) -> Iterator[None]:
-    """Kafka and PostgreSQL; stopped again where they were started here."""
-    is_started = stack.up(progress=tell)
-    try:
-        yield
-    finally:
-        if is_started:
-            stack.down(progress=tell)
+def _mark_of(home: Path, name: str) -> Mark:
+    """The mark of a process: it hangs on the directory alone, so that a later show finds what an earlier one left."""
+    return Mark("LOCKGATE_FRAUD", hashlib.sha256(f"{home} {name}".encode()).hexdigest()[:16])
+
+
+def _end_processes(home: Path) -> None:
+    """Kill whatever a show has started here, whether it still knows of it or not."""
+    for name in _PROCESSES:
+        _mark_of(home, name).kill(_KILL_LIMIT)
+
+
+def _forget_old(servers: str, dsn: str) -> None:
+    """Delete what shows have left that were killed: our own services have no others of these names."""
+    old = [name for name in existing_topics(servers, where=_WHERE) if _OLD_TOPIC.fullmatch(name)]
+    if old:
+        delete_topics(servers, old, where=_WHERE)
+    _drop_tables(dsn, _OLD_TABLE)
+
+
+def _drop_tables(dsn: str, pattern: str) -> None:
+    import psycopg
+    from psycopg import sql
+
+    with psycopg.connect(dsn) as connection:
+        found = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename ~ %s"
+        for (table,) in connection.execute(found, [pattern]).fetchall():
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(table)))
+
+
+def _last_words(told: str) -> str:
+    """What a process has died of: the last error that is ours, with its place and its cure, else the last line."""
+    ours = _OUR_ERROR.findall(told)
+    if ours:
+        return str(ours[-1])
+    lines = told.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 class _Stage:
@@ -214,13 +261,15 @@ class _Stage:
                 row = None
         return {"rows": row[0], "whole": row[1]} if row else {"rows": 0, "whole": 0}
 
-    def drop_table(self) -> None:
-        """Leave nothing behind in the database."""
+    def tidy(self) -> None:
+        """Leave nothing behind in the services; where they do not answer, the next show does it."""
         import psycopg
-        from psycopg import sql
 
-        with psycopg.connect(self._dsn) as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(self._topics.table)))
+        try:
+            _drop_tables(self._dsn, f"^{self._topics.table}$")
+            delete_topics(self._topics.servers, self._topics.names, where=_WHERE)
+        except (LockgateError, psycopg.Error) as error:
+            self._tell(f"the topics and the table of this show are left: {error}")
 
     # The processes
 
@@ -265,7 +314,7 @@ class _Stage:
             self._processes[name] = subprocess.Popen(command, env=environ, cwd=self._home, stdout=out, stderr=err)
 
     def _mark(self, name: str) -> Mark:
-        return Mark("LOCKGATE_FRAUD", hashlib.sha256(f"{self._home} {name}".encode()).hexdigest()[:16])
+        return _mark_of(self._home, name)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         """To all processes of a part: Python, the JVM and what these have started."""
@@ -279,9 +328,8 @@ class _Stage:
             raise self._failed(name)
 
     def end(self) -> None:
-        """Kill whatever runs."""
-        for name in self._processes:
-            self._mark(name).kill(_KILL_LIMIT)
+        """Kill whatever runs; also what was just being started or stopped when somebody wanted the end."""
+        _end_processes(self._home)
         for process in self._processes.values():
             process.wait()
 
@@ -316,9 +364,9 @@ class _Stage:
                 raise self._failed(name)
 
     def _failed(self, name: str) -> Failed:
-        told = (self._home / f"{name}.err").read_text(errors="replace").strip().splitlines()
+        told = (self._home / f"{name}.err").read_text(errors="replace")
         return Failed(
-            f"{name} has ended: {told[-1] if told else 'it said nothing'}",
+            f"{name} has ended:\n{textwrap.indent(_last_words(told), '    ')}",
             where=str(self._home / f"{name}.err"),
             fix="see what it says; logs of Spark are beside it",
         )

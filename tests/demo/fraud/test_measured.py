@@ -1,6 +1,18 @@
 """What is made of the stamps: answers by phase, scores between and at epoch ends, nothing left out."""
 
-from lockgate.demo.fraud.measured import Given, Measured, Phase, Stamps, count_answers, count_unscored, time_scores
+import json
+import re
+
+from lockgate.demo.fraud.measured import (
+    Given,
+    Measured,
+    Phase,
+    Stamps,
+    count_answers,
+    count_epoch_ends,
+    count_unscored,
+    time_scores,
+)
 
 QUIET = Phase("undisturbed", 0, 10_000)
 STOPPED = Phase("place stopped", 10_000, 20_000)
@@ -49,13 +61,30 @@ def test_a_payment_without_an_answer_is_counted_as_such() -> None:
 def test_scores_at_the_end_of_an_epoch_are_told_apart_and_none_is_left_out() -> None:
     scores = {"amount": {id: at + (400 if 4000 <= at <= 6000 else 3) for id, at in stamps().arrivals.items()}}
     timed = time_scores(stamps(scores=scores), QUIET)["amount"]
-    assert {kind: latencies.count for kind, latencies in timed.items()} == {"between": 79, "epoch_ends": 21, "all": 100}
-    assert 2.9 < 1000 * (timed["between"].quantile(0.999) or 0) < 3.1
-    assert 390 < 1000 * (timed["epoch_ends"].quantile(0.5) or 0) < 410
+    counts = {kind: times.latencies.count for kind, times in timed.items()}
+    assert counts == {"between": 79, "epoch_ends": 21, "all": 100}
+    assert 2.9 < 1000 * (timed["between"].latencies.quantile(0.999) or 0) < 3.1
+    assert 390 < 1000 * (timed["epoch_ends"].latencies.quantile(0.5) or 0) < 410
+    assert (timed["between"].longest_ms, timed["epoch_ends"].longest_ms, timed["all"].longest_ms) == (3, 400, 400)
 
 
 def test_payments_that_an_analyser_never_scored_are_counted() -> None:
     assert count_unscored(stamps()) == {"amount": 0, "place": 100}
+
+
+def test_payments_without_a_score_are_in_the_rows_of_the_scores() -> None:
+    """p3 came between the ends of epochs, p45 at one; p150 in another phase."""
+    scores = {"amount": {id: at + 3 for id, at in stamps().arrivals.items() if id not in ("p3", "p45", "p150")}}
+    timed = time_scores(stamps(scores=scores), QUIET)["amount"]
+    assert {kind: times.unscored for kind, times in timed.items()} == {"between": 1, "epoch_ends": 1, "all": 2}
+    text = Measured(stamps(scores={"amount": {}}), {"rows": 0, "whole": 0}).text()
+    assert re.search(r"^amount +all +0 +100 +- +- +- +-$", text, re.MULTILINE)
+
+
+def test_ends_of_epochs_count_for_the_phase_whose_scores_they_hold_up() -> None:
+    ends = {"amount": [-1001, -1000, 5000, 10_500, 15_000], "place": []}
+    assert count_epoch_ends(stamps(epoch_ends=ends), QUIET) == {"amount": 3, "place": 0}
+    assert count_epoch_ends(stamps(epoch_ends=ends), STOPPED) == {"amount": 2, "place": 0}
 
 
 def test_the_text_has_what_the_facts_have() -> None:
@@ -63,6 +92,17 @@ def test_the_text_has_what_the_facts_have() -> None:
     facts, text = measured.facts(), measured.text()
     assert facts["table"] == {"rows": 200, "whole": 100}
     assert facts["epoch_ends"] == {"amount": 1, "place": 0}
+    assert facts["stall_ms_max"] == {"amount": 30, "place": None}
+    assert json.loads(json.dumps(facts)) == facts
     assert "200 of 200 payments, 100 with all scores" in text
     for words in ("place stopped", "at epoch ends", "behind 20 ms", "p99.9 ms"):
         assert words in text
+    for line in (
+        "Ends of epochs meanwhile: amount 1, place 0",
+        "Longest stall at one, in ms: amount 30, place -",
+        "Never scored, to the end of the show: amount 0, place 100",
+        "  undisturbed: none",
+        "  place stopped: place 100",
+    ):
+        assert line in text.splitlines()
+    assert re.search(r"^place stopped +100 +0 +100 +100\.0% +100 +0 ", text, re.MULTILINE)
