@@ -17,20 +17,18 @@ from typing import Any, Literal
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, PostgresSink, Stream, stream, windows
 from lockgate.demo.example import run_main
 from lockgate.demo.fraud.looks import by_amount, by_place
+from lockgate.demo.fraud.reading import MAX_AHEAD, PAYMENT, SCORE, only_payments
 from lockgate.demo.fraud.show import main_show
 from lockgate.demo.fraud.transactions import BLACKLIST, make_transactions  # noqa: F401 - tests make some, too
 
-PAYMENT = "id STRING, card STRING, amount DOUBLE, merchant STRING, country STRING, home STRING, at TIMESTAMP"
-SCORE = "id STRING, at TIMESTAMP, score DOUBLE"
 RULES = {
     "place": "IF(country <> home, 0.8, 0.0) + IF(hour(at) < 5, 0.1, 0.0)",
     "blacklist": f"IF(merchant IN {BLACKLIST}, 1.0, 0.0)",
 }
+KNOWN = {"payments": "count(*)", "total": "sum(amount)"}
+BEFORE = "greatest(0.01, total - newest.amount)"  # a cent at least: there are payments of nothing
 HISTORIES = {  # how long a card is remembered, and what its newest payment is worth beside the others
-    "amount": (
-        "1 hour",
-        "IF(payments < 4, 0, least(1, newest.amount * (payments - 1) / (total - newest.amount) / 10))",
-    ),
+    "amount": ("1 hour", f"IF(payments < 4, 0, least(1, newest.amount * (payments - 1) / {BEFORE} / 10))"),
     "velocity": ("1 minute", "least(1, (payments - 1) / 5)"),
 }
 NAMES = ("card", "amount", *(f"{analyser}_score" for analyser in (*HISTORIES, *RULES)))
@@ -39,39 +37,40 @@ Part = Literal["amount", "velocity", "place", "blacklist", "results", "python"]
 
 def job(part: Part = "results", servers: str = "localhost:9092", dsn: str = "postgresql:///", prefix: str = "") -> Job:
     """One part. Analysers are real-time queries, each with a topic of its own; the results are exactly-once."""
+    name, exactly_once = f"{prefix}fraud-{part}", Guarantee.END_TO_END_EXACTLY_ONCE
 
-    def read(topic: str, value: str) -> Stream:
-        return stream(topic, KafkaSource(topic=f"{prefix}{topic}", servers=servers, value=value))
+    def read(topic: str, value: str, format: str = "json") -> Stream:
+        return stream(topic, KafkaSource(topic=f"{prefix}{topic}", servers=servers, value=value, format=format))
 
-    payments, exactly_once = read("payments", PAYMENT), {"guarantee": Guarantee.END_TO_END_EXACTLY_ONCE}
+    def table(label: str, key: str | None = None) -> PostgresSink:
+        return PostgresSink(table=f"{prefix}{label}".replace("-", "_"), dsn=dsn, key=key, create=True)
+
     if part == "results":
         # All carry the time of the payment: one window of its id has the payment and every score that it gets.
-        sides = [payments.select("id", "at", *NAMES[:2], **dict.fromkeys(NAMES[2:], "CAST(NULL AS DOUBLE)"))]
-        for analyser in (*HISTORIES, *RULES):
-            nothing = {**dict.fromkeys(NAMES, "CAST(NULL AS DOUBLE)"), "card": "CAST(NULL AS STRING)"}
-            scores = read(f"scores-{analyser}", SCORE)
-            sides.append(scores.select("id", "at", **{**nothing, f"{analyser}_score": "score"}))
-        timed = sides[0].merge(*sides[1:]).event_time("at", lateness="2 minutes", idle="20 seconds").key_by("id")
-        joined = timed.window(windows.tumbling("1 second")).aggregate(**{name: f"max({name})" for name in NAMES})
-        table = PostgresSink(table=f"{prefix}results".replace("-", "_"), dsn=dsn, key="id", create=True)
-        return Job(f"{prefix}fraud-results", joined.to("table", table), epoch=timedelta(seconds=5), **exactly_once)
+        nothing = {**dict.fromkeys(NAMES, "CAST(NULL AS DOUBLE)"), "card": "CAST(NULL AS STRING)"}
+        payments = read("payments", PAYMENT).select("id", "at", **{**nothing, "card": "card", "amount": "amount"})
+        scores = {f"{analyser}_score": read(f"scores-{analyser}", SCORE) for analyser in (*HISTORIES, *RULES)}
+        merged = payments.merge(*(one.select("id", "at", **{**nothing, to: "score"}) for to, one in scores.items()))
+        timed = merged.event_time("at", lateness="2 minutes", idle="20 seconds", max_ahead=MAX_AHEAD).key_by("id")
+        joined = timed.window(windows.tumbling("1 second")).aggregate(**{one: f"max({one})" for one in NAMES})
+        rows = joined.to("table", table("results", key="id"))
+        return Job(name, rows, guarantee=exactly_once, dead_letters=table("letters"), epoch="5 seconds")
     sink = KafkaSink(topic=f"{prefix}scores-{part}", servers=servers, key="id")
     if part == "python":
-        known = payments.key_by("card").rolling(payments="count(*)", total="sum(amount)")
-        looks = {"amount_score": by_amount, "place_score": by_place}
-        scored = known.fan_out(deadline="20 ms", schema="amount_score DOUBLE, place_score DOUBLE", **looks)
-        return Job(f"{prefix}fraud-python", scored.to("scores", sink), **exactly_once)
+        known = read("payments", PAYMENT).key_by("card").rolling(**KNOWN)
+        schema = "amount_score DOUBLE, place_score DOUBLE"
+        scored = known.fan_out(deadline="20 ms", schema=schema, amount_score=by_amount, place_score=by_place)
+        letters = KafkaSink(topic=f"{prefix}letters", servers=servers)
+        return Job(name, scored.to("scores", sink), guarantee=exactly_once, dead_letters=letters)
+    payments = only_payments(read("payments", "bytes BINARY", "bytes"))  # real-time mode has no dead letters
     if part in HISTORIES:
         length, score = HISTORIES[part]
-        cards = (
-            payments.event_time("at", lateness="1 minute").key_by("card").parallel(1).window(windows.tumbling(length))
-        )
-        known = cards.aggregate(payments="count(*)", total="sum(amount)", newest="last(struct(id, at, amount))")
+        timed = payments.event_time("at", lateness="1 minute").key_by("card").parallel(1)
+        known = timed.window(windows.tumbling(length)).aggregate(**KNOWN, newest="last(struct(id, at, amount))")
         scored = known.select(id="newest.id", at="newest.at", score=f"CAST({score} AS DOUBLE)")
     else:
         scored = payments.select("id", "at", score=f"CAST({RULES[part]} AS DOUBLE)")
-    guarantee, mode = Guarantee.AT_LEAST_ONCE, Mode.REAL_TIME
-    return Job(f"{prefix}fraud-{part}", scored.to("scores", sink), guarantee=guarantee, mode=mode)
+    return Job(name, scored.to("scores", sink), guarantee=Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME)
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:

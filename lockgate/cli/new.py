@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import keyword
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -33,13 +35,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_new(arguments: argparse.Namespace) -> int:
     """Write both files, and say what to do next."""
     name, directory = arguments.name, arguments.to
-    _require_name(name)
+    if not _can_be_imported(name):
+        raise _refusal(name, f"{name!r} is no name for a job file: tests import it by that name")
     files = {f"{name}.py": f"{arguments.template}.py.txt", f"test_{name}.py": f"test_{arguments.template}.py.txt"}
     there = [directory / file for file in files if (directory / file).exists()]
     if there:
         raise Refused(
             f"{there[0]} is there already, and nothing is overwritten", where=str(there[0]), fix="choose another name"
         )
+    if _is_taken(name, directory):
+        raise _refusal(name, f"{name!r} is a module already: whoever imports one of the two would get the other")
     label = name.replace("_", "-").strip("-")
     templates = resources.files("lockgate.cli").joinpath("templates")
     try:
@@ -65,15 +70,31 @@ def run_new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _require_name(name: str) -> None:
-    if name.isidentifier() and name.isascii() and not keyword.iskeyword(name) and not name.startswith("test_"):
-        return
+def _can_be_imported(name: str) -> bool:
+    """Is it a name of Python's that a job file and its test can have, and a job too?"""
+    is_name = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    return is_name and not name.startswith("test_") and bool(name.strip("_"))
+
+
+def _is_taken(name: str, directory: Path) -> bool:
+    """Would the file stand before a module that is installed, or that pytest looks for?"""
+    if name in sys.stdlib_module_names or name == "conftest":
+        return True
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # what runs has no spec: __main__
+        return True
+    if spec is None:
+        return False
+    # A plain directory can be imported, too, and one that is here hinders nobody.
+    here = {Path.cwd().resolve(), directory.resolve()}
+    places = [Path(place).resolve() for place in spec.submodule_search_locations or ()]
+    return spec.origin is not None or any(place.parent not in here for place in places)
+
+
+def _refusal(name: str, what: str) -> Refused:
     mended = re.sub(r"\W+", "_", name.removesuffix(".py"), flags=re.ASCII).strip("_")
-    mended = mended.removeprefix("test_") or "my_job"
-    if mended[0].isdigit() or keyword.iskeyword(mended):
+    mended = mended.removeprefix("test_").strip("_") or "my_job"
+    if not _can_be_imported(mended) or _is_taken(mended, Path()):
         mended = f"job_{mended}"
-    raise Refused(
-        f"{name!r} is no name for a job file: tests import it by that name",
-        where="command line",
-        fix=f"lockgate new {mended}",
-    )
+    return Refused(what, where="command line", fix=f"lockgate new {mended}")

@@ -43,6 +43,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="[HOST:]PORT",
         help="where it is asked: /transactions/ID, /figures, /metrics, /health; a free port here if not said",
     )
+    present.add_argument(
+        "--client",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the Kafka client, as for TLS or a password, by its name in librdkafka; once for each",
+    )
     present.add_argument("--json", action="store_true", help="print the facts as JSON, a line at the start and the end")
     present.set_defaults(run=run_present)
 
@@ -62,10 +69,11 @@ def run_present(arguments: argparse.Namespace) -> int:
         transactions=arguments.transactions,
         scores=scores_of(arguments.score, arguments.transactions),
         results=arguments.results,
+        client=client_of(arguments.client),
     )
-    limits = Limits(deadline=as_duration(arguments.deadline, of="--deadline").total_seconds())
+    limits = Limits.of(as_duration(arguments.deadline, of="--deadline").total_seconds())
     check_prometheus()
-    presenter = Presenter(places, limits)
+    presenter = Presenter(places, limits, tell=lambda line: print(line, file=sys.stderr, flush=True))
     is_over = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,7 +95,7 @@ def run_present(arguments: argparse.Namespace) -> int:
         patience_seconds=limits.deadline,
         facts=presenter.tally.facts,
         metrics=page_of("presenter", presenter.tally.figures, METRICS),
-        is_well=presenter.is_reading.is_set,
+        trouble=presenter.trouble,
     )
     answering = Answering(listening, desk)
     try:
@@ -115,6 +123,29 @@ def scores_of(words: list[str], transactions: str) -> dict[str, str]:
             )
         scores[name] = topic
     return scores
+
+
+def client_of(words: list[str]) -> dict[str, str]:
+    """Settings of the Kafka client, from NAME=VALUE."""
+    from lockgate.errors import Refused
+    from lockgate.presenter.presenter import OWN_SETTINGS
+
+    settings: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        # What stands behind the name may be a password, and is not shown.
+        if not (name and sign):
+            what = f"{name!r} is no setting with a value"
+        elif name in OWN_SETTINGS:
+            what = f"{name!r} is the presenter's own"
+        elif name in settings:
+            what = f"{name!r} is set twice"
+        else:
+            settings[name] = value
+            continue
+        fix = "once for each: --client security.protocol=SASL_SSL --client sasl.mechanism=PLAIN"
+        raise Refused(what, where="--client", fix="--servers HOST:PORT" if name == "bootstrap.servers" else fix)
+    return settings
 
 
 def summary(facts: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@
     none yet                           waits as long as a transaction may take, for it may just be under way
     none by then                       404: never seen, or forgotten; the result store knows what is older
 
-`/metrics` has the figures as Prometheus reads them, `/figures` as JSON, and `/health` says that the presenter reads.
+`/metrics` has the figures as Prometheus reads them, `/figures` as JSON, and `/health` says whether the presenter reads.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class Answers:
             for waiting in self._awaited.pop(answer.id, ()):
                 waiting.set()
 
+    def has_final(self, id: str) -> bool:
+        """Is the full answer for a transaction out?"""
+        with self._lock:
+            return (found := self._newest.get(id)) is not None and not found.is_partial
+
     def get(self, id: str, *, seconds: float) -> Answer | None:
         """The newest answer for a transaction, waiting for the first one so long; None where there is none."""
         with self._lock:
@@ -68,7 +73,7 @@ class Desk:
     patience_seconds: float
     facts: Callable[[], dict[str, Any]]
     metrics: Callable[[str], tuple[str, bytes]]  # of what a client accepts: a type and a text
-    is_well: Callable[[], bool]
+    trouble: Callable[[], str | None]  # what is wrong; None where it reads
 
 
 class Answering:
@@ -120,8 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self._answer(200, *desk.metrics(self.headers.get("Accept") or ""))
         elif path == "/health":
-            is_well = desk.is_well()
-            self._answer(200 if is_well else 503, _JSON, _text({"status": "working" if is_well else "not reading"}))
+            trouble = desk.trouble()
+            facts = {"status": "working"} if trouble is None else {"status": "not reading", "reason": trouble}
+            self._answer(200 if trouble is None else 503, _JSON, _text(facts))
         else:
             self._answer(404, "text/plain; charset=utf-8", b"/transactions/ID, /figures, /metrics, /health\n")
 
@@ -137,4 +143,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _text(facts: dict[str, Any]) -> bytes:
-    return json.dumps(facts).encode() + b"\n"
+    return json.dumps(facts, allow_nan=False).encode() + b"\n"

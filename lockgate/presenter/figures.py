@@ -20,7 +20,7 @@ METRICS = (
     Metric("lockgate_presenter_answers_total", "Transactions by how they were answered first.", ("answer",)),
     Metric("lockgate_presenter_partial_share", "Of the first answers, the share with a score missing; 0 to 1."),
     Metric("lockgate_presenter_replaced_total", "Partial answers that the full one has replaced."),
-    Metric("lockgate_presenter_missed_deadlines_total", "First answers that were later than their deadline."),
+    Metric("lockgate_presenter_missed_deadlines_total", "Transactions whose first answer was late, or never given."),
     Metric("lockgate_presenter_missing_scores_total", "Scores that a first answer had to do without.", ("analyser",)),
     Metric("lockgate_presenter_repeated_total", "Records that came again, which at-least-once allows.", ("what",)),
     Metric("lockgate_presenter_unreadable_total", "Records that are no JSON of the expected form.", ("topic",)),

@@ -8,7 +8,8 @@ The deadline counts from the arrival of the transaction, which is the stamp of i
 so that what is answered then is out by the deadline. Scores may come before their transaction: nobody orders topics
 among each other. A score that comes again changes nothing, since the answer that has it may be out; the first counts.
 
-Memory is bounded: a transaction is forgotten some seconds after its first record, or earlier where there are too many.
+Memory is bounded: a transaction is forgotten some minutes after it came, scores without one as long after the first of
+them, and all of them earlier where there are too many. One that is forgotten unanswered is a missed deadline.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ class Limits:
     margin: float = 0.002  # the cut is so much before the deadline
     kept: float = 120.0  # behind the restart of an analyser, whose scores come late
     held_max: int = 500_000
+
+    @classmethod
+    def of(cls, deadline: float) -> Limits:
+        """Those that fit a deadline: it is not cut before it began, and none is forgotten before its time is over.
+
+        >>> Limits.of(0.001).margin, Limits.of(180.0).kept
+        (0.0001, 360.0)
+        """
+        return cls(deadline, margin=min(cls.margin, deadline / 10), kept=max(cls.kept, 2 * deadline))
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Answer:
 class _Held:
     """A transaction under way."""
 
-    since: float
+    since: float  # when the transaction came; until then, when its first score did
     arrived: float | None = None  # None: so far only scores came
     scores: dict[str, float | None] = field(default_factory=dict)
     stamps: dict[str, tuple[float, float]] = field(default_factory=dict)  # when each was written, and seen
@@ -95,6 +105,9 @@ class Gathering:
             return None
         # A clock that is ahead of ours would give it more time than it has.
         held.arrived = min(arrived, now)
+        # It is kept as long as any other, although a score was there long before it.
+        held.since = now
+        self._held.move_to_end(id)
         self._tally.transactions += 1
         for analyser in held.scores:
             self._time(analyser, held)
@@ -134,6 +147,9 @@ class Gathering:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._held
 
     def _hold(self, id: str, now: float) -> _Held:
         held = self._held.get(id)
@@ -181,6 +197,7 @@ class Gathering:
             ending = "unknown"
         elif held.answer is None:
             ending = "unanswered"
+            self._tally.missed += 1
         else:
             ending = "partial" if held.answer.is_partial else "full"
         self._tally.forgotten[ending] += 1

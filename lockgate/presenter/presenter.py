@@ -12,7 +12,7 @@ It reads `read_committed`. A payment whose transaction is aborted never happened
 from real-time queries, which write without transactions: there it costs nothing.
 
 One thread does all of it, so nothing waits for a lock but those who ask. The client is librdkafka, which reads ahead in
-threads of its own without Python's lock.
+threads of its own without Python's lock. Another thread looks whether Kafka is there (reach.py).
 """
 
 from __future__ import annotations
@@ -20,21 +20,34 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockgate.errors import BadMachine, Failed, Unreachable
+from lockgate.errors import BadMachine, Failed, Refused, Unreachable
 from lockgate.presenter.answering import Answers
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Answer, Gathering, Limits
+from lockgate.presenter.reach import Asking, Reach
+from lockgate.presenter.records import Unreadable, read_score, read_transaction
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, Producer
+    from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 _IDLE_SECONDS = 0.05  # how long it waits where nothing is under way, so that it notices when it has to end
 _AT_ONCE = 500  # records that are taken before somebody looks at the clock
 _PATIENCE_SECONDS = 30.0
+_AWAY_SECONDS = 10.0  # as long as a broker takes to be started again, nobody is told
+_ASKED_SECONDS = 2.0
+_READING = {
+    "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
+    "enable.auto.commit": "false",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+}
+_WRITING = {"enable.idempotence": "true", "linger.ms": "1"}
+OWN_SETTINGS = frozenset({"bootstrap.servers", *_READING, *_WRITING})
+"""Settings of the client that are the presenter's own: with others it would not keep its promises."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +76,19 @@ def check_client() -> None:
 class Presenter:
     """Answers for transactions, from `run` until it is told to stop."""
 
-    def __init__(self, places: Places, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        places: Places,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.time,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
         check_client()
         self.tally = Tally(tuple(places.scores))
         self.answers = Answers(limits.held_max)
-        self.is_reading = threading.Event()
+        self._is_reading = threading.Event()
+        self._reach = Reach(_AWAY_SECONDS, time.monotonic, tell)
         self._places, self._clock = places, clock
         self._gathering = Gathering(tuple(places.scores), limits, self.tally)
         self._analyser = {topic: analyser for analyser, topic in places.scores.items()}
@@ -79,17 +100,50 @@ class Presenter:
         Args:
             ready: called once every transaction that comes from now on will be answered.
         """
-        consumer, producer = self._open()
+        consumer, asker, producer = self._clients()
+        asking = None
         try:
-            self.is_reading.set()
+            ends = self._ends(consumer)
+            consumer.assign(ends)
+            self._reach.note(None)
+            asking = Asking(lambda: wrong_with(asker, ends), self._reach)
+            self._is_reading.set()
             ready()
             while not is_over.is_set():
                 self._turn(consumer, producer)
             left = producer.flush(_PATIENCE_SECONDS)
             self._check_written(left)
         finally:
-            self.is_reading.clear()
+            self._is_reading.clear()
+            if asking is not None:
+                asking.stop()
+            asker.close()
             consumer.close()
+
+    def trouble(self) -> str | None:
+        """Why no transaction would be answered that comes now; None where it would. For any thread."""
+        return self._reach.trouble() if self._is_reading.is_set() else "it has not begun to read, or has ended"
+
+    def take(self, topic: str, value: bytes | None, *, stamp: float) -> Answer | None:
+        """Take what a record holds; the answer, where it was the last one that was missing."""
+        now = self._clock()
+        try:
+            if topic != self._places.transactions:
+                id, score = read_score(value)
+                return self._gathering.add_score(id, self._analyser[topic], score, written=stamp, now=now)
+            id = read_transaction(value)
+        except Unreadable:
+            self.tally.unreadable[topic] += 1
+            return None
+        if id not in self._gathering and self.answers.has_final(id):
+            # It was forgotten with its scores: a partial answer would replace the full one.
+            self.tally.repeated["transaction"] += 1
+            return None
+        return self._gathering.add_transaction(id, arrived=stamp, now=now)
+
+    def cut(self) -> list[Answer]:
+        """The partial answers whose time has come."""
+        return self._gathering.cut(self._clock())
 
     def _turn(self, consumer: Consumer, producer: Producer) -> None:
         """Take what is there, waiting for it until the next cut; then cut."""
@@ -100,7 +154,7 @@ class Presenter:
             self._take(first, producer)
             for message in consumer.consume(num_messages=_AT_ONCE, timeout=0):
                 self._take(message, producer)
-        for answer in self._gathering.cut(self._clock()):
+        for answer in self.cut():
             self._publish(answer, producer)
         producer.poll(0)
         self._check_written(0)
@@ -119,27 +173,13 @@ class Presenter:
                     fix="look at the brokers, and start the presenter again",
                 )
             return
-        now, stamp = self._clock(), message.timestamp()[1] / 1000
-        try:
-            event = json.loads((message.value() or b"").decode())
-            id = str(event["id"])
-            score = None if topic == self._places.transactions else event["score"]
-            if not (score is None or isinstance(score, int | float)):
-                raise ValueError("a score is a number")
-        except (ValueError, KeyError, TypeError):
-            self.tally.unreadable[str(topic)] += 1
-            return
-        if topic == self._places.transactions:
-            answer = self._gathering.add_transaction(id, arrived=stamp, now=now)
-        else:
-            analyser = self._analyser[str(topic)]
-            answer = self._gathering.add_score(id, analyser, score, written=stamp, now=now)
+        answer = self.take(str(topic), message.value(), stamp=message.timestamp()[1] / 1000)
         if answer is not None:
             self._publish(answer, producer)
 
     def _publish(self, answer: Answer, producer: Producer) -> None:
         self.answers.put(answer)
-        value = json.dumps(answer.facts()).encode()
+        value = json.dumps(answer.facts(), allow_nan=False).encode()
         while True:
             try:
                 producer.produce(self._places.results, value, answer.id.encode(), on_delivery=self._noted)
@@ -163,40 +203,41 @@ class Presenter:
 
     # The client
 
-    def _open(self) -> tuple[Consumer, Producer]:
-        """A consumer that stands at the end of all topics, and a producer."""
-        from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+    def _clients(self) -> tuple[Consumer, Consumer, Producer]:
+        """One that reads, one that looks whether Kafka is there, and one that writes."""
+        from confluent_kafka import Consumer, KafkaException, Producer
 
-        common = {"bootstrap.servers": self._places.servers, "log_level": 2, **self._places.client}
-        reading = {
-            "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-        writing = {"enable.idempotence": True, "linger.ms": 1}
-        consumer = Consumer({**common, **reading})
+        common = {**self._places.client, "bootstrap.servers": self._places.servers}
+        common.setdefault("log_level", "2")
         try:
-            ends = []
+            return Consumer({**common, **_READING}), Consumer({**common, **_READING}), Producer({**common, **_WRITING})
+        except KafkaException as error:
+            raise Refused(
+                f"the Kafka client does not take its settings: {error.args[0].str()}",
+                where="--client",
+                fix="--client NAME=VALUE, by the names that librdkafka has (CONFIGURATION.md there)",
+            ) from error
+
+    def _ends(self, consumer: Consumer) -> list[TopicPartition]:
+        """The end of every partition that is read."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        ends = []
+        try:
             for topic in (self._places.transactions, *self._places.scores.values()):
-                partitions = self._partitions(consumer, topic)
-                for partition in partitions:
+                for partition in self._partitions(consumer, topic):
                     place = TopicPartition(topic, partition)
                     _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_SECONDS)
                     ends.append(TopicPartition(topic, partition, end))
             self._partitions(consumer, self._places.results)
-            consumer.assign(ends)
         except KafkaException as error:
-            consumer.close()
             raise Unreachable(
                 f"Kafka at {self._places.servers} does not answer: {error.args[0].str()}",
                 where="presenter",
-                fix="start it, or name the servers of another: --servers HOST:PORT",
+                fix="start it, or name the servers of another: --servers HOST:PORT; a secured one needs --client, as"
+                " in --client security.protocol=SASL_SSL",
             ) from error
-        except BaseException:
-            consumer.close()
-            raise
-        return consumer, Producer({**common, **writing})
+        return ends
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
         found = consumer.list_topics(topic, timeout=_PATIENCE_SECONDS).topics[topic]
@@ -207,3 +248,15 @@ class Presenter:
                 fix="make it before the presenter starts, as a job that writes to it does",
             )
         return sorted(found.partitions)
+
+
+def wrong_with(asker: Consumer, places: Sequence[TopicPartition]) -> str | None:
+    """Why a partition cannot be read; None where the leaders of all have answered."""
+    from confluent_kafka import KafkaException
+
+    for place in places:
+        try:
+            asker.get_watermark_offsets(place, timeout=_ASKED_SECONDS)
+        except KafkaException as error:
+            return f"partition {place.partition} of topic {place.topic!r}: {error.args[0].str()}"
+    return None

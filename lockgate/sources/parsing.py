@@ -7,7 +7,9 @@ non-deterministic, so no filter of the author's is evaluated before it and no un
     json     an object with the columns        no object, a field of another type, a missing NOT NULL field
     csv      a line with the columns           more or fewer fields, a field of another type
     text     one STRING column                 bytes that are not UTF-8
-    bytes    one BINARY column                 -
+    bytes    one BINARY column                 -; a record without a value is null, unless the column is NOT NULL
+
+A record without a value (a tombstone) is none of the other formats.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ def parse_values(frame: DataFrame, *, raw: str, columns: Schema, ddl: str, forma
                 if not column.is_nullable
             ),
         )
-    reason = F.coalesce(F.when(F.col(raw).isNull(), F.lit("the record has no value (a tombstone)")), reason)
+    if format != "bytes" or not columns.columns[0].is_nullable:
+        reason = F.coalesce(F.when(F.col(raw).isNull(), F.lit("the record has no value (a tombstone)")), reason)
     # Beside a value that is not deterministic no filter is moved in front of the parser, which would parse twice then.
     frame = frame.select("*", parsed.alias(PARSED), F.spark_partition_id().alias(WALL))
     return guard.keep(frame, reason, shown=text, wall=F.col(WALL) >= 0).select(

@@ -78,6 +78,18 @@ def test_new_jobs_are_clean(tmp_path: Path) -> None:
         ("test_warm", "warm"),
         ("wärme", "w_rme"),
         ("?", "my_job"),
+        ("_", "my_job"),
+        ("___", "my_job"),
+        ("json", "job_json"),
+        ("test_json", "job_json"),
+        ("test", "job_test"),
+        ("__main__", "main"),
+        ("lockgate", "job_lockgate"),
+        ("pytest", "job_pytest"),
+        ("kafka", "job_kafka"),
+        ("pyspark.py", "job_pyspark"),
+        ("google", "job_google"),
+        ("conftest", "job_conftest"),
     ],
 )
 def test_a_name_that_cannot_be_imported_is_refused_with_one_that_can(
@@ -87,6 +99,13 @@ def test_a_name_that_cannot_be_imported_is_refused_with_one_that_can(
     assert f"fix:   lockgate new {mended}\n" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert cli.main(["new", mended, "--to", str(tmp_path)]) == 0
+
+
+def test_a_directory_of_that_name_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "warm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["new", "warm"]) == 0
 
 
 @pytest.mark.parametrize("there", ["warm.py", "test_warm.py"])
@@ -108,7 +127,8 @@ def test_the_tests_of_new_jobs_pass_and_a_job_runs(tmp_path: Path) -> None:
     for template in TEMPLATES:
         assert cli.main(["new", f"my_{template}", "--to", str(tmp_path), "--template", template]) == 0
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    environ = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}  # those are ours
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, Mode, Plan, explain, plan, run
 from lockgate.cli.jobfile import load_job
+from lockgate.demo.fraud import looks
 from lockgate.demo.fraud.show import DISTURBED, Settings, show
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
 from lockgate.demo.fraud.transactions import BLACKLIST, make_transactions
@@ -103,7 +104,7 @@ def scores_of(payments: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     for payment in payments:
         at = datetime.fromisoformat(payment["at"])
         before = hours[payment["card"], at.replace(minute=0, second=0, microsecond=0)]
-        average = sum(before) / len(before) if before else 0.0
+        average = max(0.01, sum(before)) / max(1, len(before))
         found["amount"][payment["id"]] = min(1.0, payment["amount"] / average / 10) if len(before) >= 3 else 0.0
         before.append(payment["amount"])
         minute = payment["card"], at.replace(second=0, microsecond=0)
@@ -115,15 +116,34 @@ def scores_of(payments: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
+FREE = (0.0, 0.0, 0.0, 0.0, 5.0, 0.0)
+"""Amounts of a card that is used for things that cost nothing, and once for one that does."""
+
+
 def some_payments() -> list[dict[str, Any]]:
-    """One a second, of few cards, so that cards have a history; frauds of every kind among them."""
+    """One a second, of few cards, so that cards have a history; frauds of every kind, and payments of nothing."""
     began = datetime(2026, 1, 1, 4, 57, tzinfo=timezone.utc)
-    return list(make_transactions(PAYMENTS, seed=19, per_second=1, began=began, cards=25, fraud_share=0.04))
+    made = make_transactions(PAYMENTS - len(FREE), seed=19, per_second=1, began=began, cards=25, fraud_share=0.04)
+    payments = list(made)
+    like = {**payments[100], "card": "card-free", "merchant": "merchant-1"}
+    payments[101:101] = [{**like, "id": f"free-{number}", "amount": amount} for number, amount in enumerate(FREE)]
+    return payments
+
+
+def no_payments(payment: dict[str, Any]) -> list[bytes | None]:
+    """What may stand in the topic beside payments, and is none."""
+    wrong = {"id": None, "at": "2099-01-01T00:00:00.000+00:00", "amount": "much"}
+    fields = [{**payment, "id": f"wrong-{name}", name: value} for name, value in wrong.items()]
+    timeless = {name: value for name, value in payment.items() if name != "at"}
+    return [None, b"", b"no JSON", b"[]", b'\xff{"id": 1}', *(json.dumps(one).encode() for one in (*fields, timeless))]
 
 
 def test_the_payments_of_the_test_are_worth_scoring() -> None:
-    for analyser, scores in scores_of(some_payments()).items():
-        assert 0 < sum(score > 0.7 for score in scores.values()) < PAYMENTS / 4, analyser
+    scores = scores_of(some_payments())
+    for analyser, some in scores.items():
+        assert len(some) == PAYMENTS
+        assert 0 < sum(score > 0.7 for score in some.values()) < PAYMENTS / 4, analyser
+    assert [scores["amount"][f"free-{number}"] for number in range(len(FREE))] == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.system
@@ -134,12 +154,16 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
     topics = Topics(status.kafka.servers or "", f"fraud-{uuid.uuid4().hex[:8]}-")
     topics.make(partitions=1)
     payments = some_payments()
+    broken = no_payments(payments[0])
     producer = Producer({"bootstrap.servers": topics.servers})
-    for payment in payments:
+    for number, payment in enumerate(payments):
+        for value in broken if number == PAYMENTS // 2 else ():
+            producer.produce(topics.payments, value)
         producer.produce(topics.payments, json.dumps(payment).encode(), payment["card"].encode())
     assert producer.flush(60) == 0
 
-    # All analysers in one driver, in real-time mode: every payment gets its score as of it.
+    # All analysers in one driver, in real-time mode: every payment gets its score as of it, and what is none stops no
+    # one.
     command = [sys.executable, "-m", "lockgate.demo.fraud.driver", str(FILE), "--home", str(tmp_path / "driver")]
     command += [word for analyser in ANALYSERS for word in ("--part", analyser)]
     command += ["-p", f"servers={topics.servers}", "-p", f"prefix={topics.prefix}"]
@@ -164,6 +188,7 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
     # At-least-once: some scores come again. The table has each payment once, with its scores.
     for row in scored["velocity"][:50]:
         producer.produce(topics.scores["velocity"], json.dumps(row).encode(), row["id"].encode())
+    producer.produce(topics.scores["place"], b"no JSON")
     assert producer.flush(60) == 0
     parameters = {"servers": topics.servers, "prefix": topics.prefix, "dsn": status.postgres.dsn or ""}
     results = job_of("results", **parameters)
@@ -173,13 +198,81 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
     answer = {row["id"]: row for row in runpy.run_path(str(FILE))["answer"](timed)["table"]}
     with psycopg.connect(parameters["dsn"], row_factory=psycopg.rows.dict_row) as connection:
         found = {row["id"]: row for row in connection.execute(f'SELECT * FROM "{topics.table}"').fetchall()}
-        connection.execute(f'DROP TABLE "{topics.table}"')
+        letters_table = f"{topics.prefix}letters".replace("-", "_")
+        letters = connection.execute(f'SELECT * FROM "{letters_table}" ORDER BY at').fetchall()
+        for name in (topics.table, letters_table):
+            connection.execute(f'DROP TABLE "{name}"')
     assert 100 < len(found) == len(answer) < PAYMENTS
     for id, row in answer.items():
         numbers = {name: value for name, value in row.items() if isinstance(value, float)}
         assert {name: found[id][name] for name in numbers} == pytest.approx(numbers)
         assert found[id]["card"] == row["card"]
         assert set(numbers) == {"amount", *(f"{analyser}_score" for analyser in ANALYSERS)}
+    # What could not be used is put aside, byte by byte.
+    values = [one["value"] for one in letters if one["source"] == "payments"]
+    assert [None if value is None else bytes(value) for value in values] == broken
+    assert [bytes(one["value"]) for one in letters if one["source"] == "scores-place"] == [b"no JSON"]
+    assert {one["step"] for one in letters} == {"payments", "scores-place", "event_time"}
+
+
+@pytest.mark.system
+def test_the_python_form_scores_payments_and_marks_what_was_cut_off(
+    stack: Stack, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = Topics(stack.status().kafka.servers or "", f"fraud-{uuid.uuid4().hex[:8]}-")
+    topics.make(partitions=1)
+    payments = some_payments()[:150]
+    slow, quick = payments[140]["id"], looks.by_place
+
+    def by_place(row: Any) -> float:
+        if row.id == slow:
+            time.sleep(1)
+        return quick(row)
+
+    monkeypatch.setattr(looks, "by_place", by_place)
+    producer = Producer({"bootstrap.servers": topics.servers})
+    for value in (b"no JSON", *(json.dumps(payment).encode() for payment in payments)):
+        producer.produce(topics.payments, value)
+    assert producer.flush(60) == 0
+    job = job_of("python", servers=topics.servers, prefix=topics.prefix)
+    run(job, checkpoint=str(tmp_path / "python"), until_caught_up=True, log_file=tmp_path / "spark.log")
+
+    rows = read_transactions(topics.servers, f"{topics.prefix}scores-python")
+    scored = {row["id"]: row for row in rows}
+    assert sorted(row["id"] for row in rows) == sorted(payment["id"] for payment in payments)
+    expected = scores_of(payments)
+    for id, row in scored.items():
+        there = [name for name in ("amount", "place") if f"{name}_score" not in row["missing"]]
+        assert row["is_partial"] == (len(there) < 2)
+        for name in ("amount", "place"):
+            # A busy machine may cut off others, too.
+            assert row[f"{name}_score"] == (pytest.approx(expected[name][id]) if name in there else None)
+    assert "place_score" in scored[slow]["missing"]
+    assert scored[slow]["why_missing"][-1] == "it took longer than 20 ms"
+    assert sum(not row["is_partial"] for row in scored.values()) > len(payments) / 2
+    (letter,) = read_transactions(topics.servers, f"{topics.prefix}letters")
+    assert (letter["step"], letter["source"]) == ("payments", "payments")
+
+
+def read_transactions(servers: str, topic: str) -> list[dict[str, Any]]:
+    """All committed records of a topic; what ends a transaction is a record, too, and nobody sees that one."""
+    settings = {"bootstrap.servers": servers, "group.id": "test", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.partition.eof": "true"})
+    try:
+        left = {*consumer.list_topics(topic, timeout=60).topics[topic].partitions}
+        consumer.assign([TopicPartition(topic, number, 0) for number in left])
+        found = []
+        while left:
+            message = consumer.poll(60)
+            assert message is not None, f"partitions {left} have no end"
+            if (error := message.error()) is None:
+                found.append(json.loads(message.value() or b""))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.remove(message.partition())
+        return found
+    finally:
+        consumer.close()
 
 
 def moment(text: str) -> datetime:

@@ -26,10 +26,18 @@ def answers() -> Answers:
 
 
 @pytest.fixture
-def client(answers: Answers) -> Iterator[http.client.HTTPConnection]:
+def troubles() -> list[str]:
+    """What is wrong; empty where all is well."""
+    return []
+
+
+@pytest.fixture
+def client(answers: Answers, troubles: list[str]) -> Iterator[http.client.HTTPConnection]:
     tally = Tally(("amount", "place"))
     page = page_of("presenter", tally.figures, METRICS)
-    desk = Desk(answers, patience_seconds=5.0, facts=tally.facts, metrics=page, is_well=lambda: True)
+    desk = Desk(
+        answers, patience_seconds=5.0, facts=tally.facts, metrics=page, trouble=lambda: next(iter(troubles), None)
+    )
     listening = listen("0")
     port = listening.getsockname()[1]
     answering = Answering(listening, desk)
@@ -75,6 +83,14 @@ def test_what_nobody_knows_is_not_found_when_the_time_is_over(answers: Answers) 
     assert answers.get("t9", seconds=0.0) is not None
 
 
+def test_it_is_known_whether_the_full_answer_is_out(answers: Answers) -> None:
+    assert not answers.has_final("t1")
+    answers.put(answer())
+    assert not answers.has_final("t1")
+    answers.put(answer(revision=2, missing=()))
+    assert answers.has_final("t1")
+
+
 def test_the_oldest_answers_make_room(answers: Answers) -> None:
     for number in range(5):
         answers.put(answer(id=str(number)))
@@ -95,3 +111,10 @@ def test_figures_and_health_are_told(client: http.client.HTTPConnection) -> None
     assert status == 200
     assert 'lockgate_presenter_transactions_total{lockgate_job="presenter"} 0.0' in page
     assert ask(client, "/elsewhere")[0] == 404
+
+
+def test_health_says_what_is_wrong(client: http.client.HTTPConnection, troubles: list[str]) -> None:
+    troubles.append("Kafka has not answered for 12 s")
+    assert ask(client, "/health") == (503, {"status": "not reading", "reason": "Kafka has not answered for 12 s"})
+    troubles.clear()
+    assert ask(client, "/health")[0] == 200

@@ -160,7 +160,28 @@ def test_no_more_are_held_than_may_be(gathering: Gathering, tally: Tally) -> Non
         gathering.add_transaction(str(number), arrived=100.0, now=100.0)
     assert len(gathering) == 100
     assert tally.forgotten == {"unanswered": 150}
+    assert tally.missed == 150, "what is never answered is not in time"
     assert len(gathering.cut(101.0)) == 100
+
+
+@pytest.mark.parametrize("deadline", [0.0005, 0.001, 0.020, 60.0, 180.0, 86_400.0])
+def test_a_transaction_of_any_deadline_has_time_before_it_is_answered_and_is_answered_before_it_is_forgotten(
+    deadline: float,
+) -> None:
+    tally = Tally(ANALYSERS)
+    gathering = Gathering(ANALYSERS, Limits.of(deadline), tally)
+    score(gathering, "amount", 100.0)
+    arrived = 100.0 + 0.9 * Limits.of(deadline).kept  # a score may come long before its transaction
+    gathering.add_transaction("t1", arrived=arrived, now=arrived)
+    assert gathering.cut(arrived + 0.5 * deadline) == []
+    assert gathering.next_cut is not None
+    (answer,) = gathering.cut(gathering.next_cut)
+    assert answer.missing == ("velocity", "place")
+    assert (tally.missed, tally.forgotten) == (0, {})
+
+
+def test_a_common_deadline_has_the_limits_of_always() -> None:
+    assert Limits.of(0.020) == Limits()
 
 
 @given(

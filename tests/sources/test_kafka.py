@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def test_a_tombstone_is_not_silently_null(kafka: str, topic: str, send: Send, tm
     send({"key": b"a", "value": None, "partition": 0})
     with pytest.raises(UnparsableValue, match="no value \\(a tombstone\\)"):
         read_all(KafkaSource(topic=topic, servers=kafka, value="id INT"), tmp_path)
+
+
+def test_a_tombstone_is_null_where_bytes_are_asked_for_and_may_be_null(
+    kafka: str, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send({"key": b"a", "value": None, "partition": 0})
+    source = KafkaSource(topic=topic, servers=kafka, value="value BINARY", format="bytes")
+    (row,) = read_all(source, tmp_path / "null")
+    assert row.value is None
+    with pytest.raises(UnparsableValue, match="no value \\(a tombstone\\)"):
+        read_all(replace(source, value="value BINARY NOT NULL"), tmp_path / "not null")
 
 
 def test_keys_headers_and_places_come_beside_the_value(kafka: str, topic: str, send: Send, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 def by_amount(row: Any) -> float:
     """Ten times the average of the card's payments before, or more, is 1; none without three of them."""
     before = row.payments - 1
-    return 0.0 if before < 3 else min(1.0, row.amount * before / (row.total - row.amount) / 10)
+    return 0.0 if before < 3 else min(1.0, row.amount * before / max(0.01, row.total - row.amount) / 10)
 
 
 def by_place(row: Any) -> float:

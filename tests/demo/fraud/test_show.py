@@ -91,7 +91,7 @@ def test_it_ends_what_it_has_started_when_somebody_wants_the_end(
         begin(Idle(tmp_path / "services"))
     assert [process.wait(timeout=10) for process in left] == [-signal.SIGKILL] * 2
     assert told["deleted"] == [{*Topics("", "fraud-20260102-030405-").names}]
-    assert told["tables"][-1] == "^fraud_20260102_030405_results$"
+    assert told["tables"][-1] == "^fraud_20260102_030405_(results|letters)$"
 
 
 def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
@@ -109,7 +109,7 @@ def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
     def play(stage: Any) -> None:
         assert left[0].wait(timeout=10) == -signal.SIGKILL
         assert told["deleted"] == [old]
-        assert told["tables"] == [r"^fraud_\d{8}_\d{6}_results$"]
+        assert told["tables"] == [r"^fraud_\d{8}_\d{6}_(results|letters)$"]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module._Stage, "play", play)

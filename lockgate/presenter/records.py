@@ -1,0 +1,77 @@
+"""What a record says: the id of a transaction, and its score where it is one. Pure.
+
+Anybody may write to a topic, so nothing of a record is taken for granted. One that cannot be used is counted and left
+out; none may end the presenter, and none may be published as something that others cannot read.
+
+    id       text, or a whole number, which is read as text; UTF-8 of at most so many bytes, since it becomes a key
+    score    a finite number, or null where an analyser has none to give
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+ID_BYTES_MAX = 1024
+"""Ids are held in memory by the hundred thousand, and an answer has to fit into a record."""
+
+
+class Unreadable(ValueError):
+    """A record that is none of the expected form."""
+
+
+def read_transaction(value: bytes | None) -> str:
+    """The id of a transaction.
+
+    >>> read_transaction(b'{"id": 7, "card": "c1"}')
+    '7'
+    """
+    return _id_of(_object(value))
+
+
+def read_score(value: bytes | None) -> tuple[str, float | None]:
+    """The id of a transaction, and what an analyser gives it.
+
+    >>> read_score(b'{"id": "t1", "score": 0.5}')
+    ('t1', 0.5)
+    """
+    event = _object(value)
+    if "score" not in event:
+        raise Unreadable("there is no score")
+    score = event["score"]
+    if score is None:
+        return _id_of(event), None
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise Unreadable("a score is a number")
+    try:
+        number = float(score)
+    except OverflowError as error:
+        raise Unreadable("the score is too large") from error
+    if not math.isfinite(number):
+        raise Unreadable("a score is finite")
+    return _id_of(event), number
+
+
+def _object(value: bytes | None) -> dict[str, Any]:
+    try:
+        event = json.loads((value or b"").decode())
+    except (ValueError, RecursionError) as error:  # thousands of brackets, one in the other, are too deep to read
+        raise Unreadable("it is no JSON that can be read") from error
+    if not isinstance(event, dict):
+        raise Unreadable("it is no object")
+    return event
+
+
+def _id_of(event: dict[str, Any]) -> str:
+    id = event.get("id")
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        raise Unreadable("an id is text or a whole number")
+    text = str(id)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:  # half of a pair, as "\ud800" in JSON
+        raise Unreadable("the id is no text that has bytes") from error
+    if size > ID_BYTES_MAX:
+        raise Unreadable(f"the id has more than {ID_BYTES_MAX} bytes")
+    return text
