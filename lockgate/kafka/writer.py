@@ -4,6 +4,10 @@ At most five batches of a partition are in flight, because a broker remembers th
 its sequence number. When one fails for a reason that passes, the answers to those behind it are awaited (they were
 refused as out of order, which belongs to that failure), and all that are not acknowledged go out again in order: the
 very same bytes. What is in flight or waiting is bounded in bytes, so a task's memory does not grow with its epoch.
+
+The first batch of a partition is alone in flight. A broker that knows nothing of a producer takes any sequence number
+from it: were the first one refused because the partition is new to the broker, it could take the second and then refuse
+the first for good.
 """
 
 from __future__ import annotations
@@ -47,7 +51,13 @@ class _Lane:
     place: Place
     records: int = 0
     sequence: int = 0
+    is_begun: bool = False  # has the broker taken the first batch?
     batches: deque[_Batch] = field(default_factory=deque)
+
+    @property
+    def has_room(self) -> bool:
+        """May another batch go out behind those on their way?"""
+        return len(self.batches) < (IN_FLIGHT_PER_PARTITION if self.is_begun else 1)
 
     @property
     def can_settle(self) -> bool:
@@ -127,7 +137,7 @@ class Writer:
         ]
 
     def _make_room(self, lane: _Lane, size: int) -> None:
-        self._until(lane, lambda: len(lane.batches) < IN_FLIGHT_PER_PARTITION)
+        self._until(lane, lambda: lane.has_room)
         while self._flying and self._flying + size > _IN_FLIGHT_BYTES:
             # The partition with the most on its way is the one that frees the most.
             busiest = max(self._lanes.values(), key=lambda one: sum(len(batch.bytes) for batch in one.batches))
@@ -153,6 +163,7 @@ class Writer:
 
     def _settle(self, lane: _Lane) -> None:
         while lane.batches and lane.batches[0].state == "done":
+            lane.is_begun = True
             self._flying -= len(lane.batches.popleft().bytes)
         failed = [batch for batch in lane.batches if batch.state == "failed"]
         if not failed or any(batch.state == "sent" for batch in lane.batches):

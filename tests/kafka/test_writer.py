@@ -74,7 +74,8 @@ class Wire:
         code = self.codes.pop(0) if self.codes else 0
         if code == 0:
             batch = MemoryRecords(data).next_batch()
-            if batch.base_sequence == self._next.get(place, 0):
+            # As brokers do, it takes any sequence number from a producer that is new to the partition.
+            if batch.base_sequence == self._next.get(place, batch.base_sequence):
                 values = [bytes(record.value) for record in batch]
                 self.appended.setdefault(place, []).extend(values)
                 self._next[place] = batch.base_sequence + len(values)
@@ -156,9 +157,12 @@ def test_what_is_in_flight_is_bounded_in_bytes_over_all_partitions() -> None:
     assert 20 << 20 < wire.most_bytes <= 24 << 20
 
 
+@pytest.mark.parametrize("before", [[], [0]], ids=["the first", "a later one"])
 @pytest.mark.parametrize("trouble", [6, 19, 7, 3, 56, "the line is dead"])
-def test_after_a_failure_that_passes_the_very_same_bytes_go_out_again_in_order(trouble: int | str) -> None:
-    wire = Wire(codes=[0, trouble], is_slow=True, batch_bytes=100)
+def test_after_a_failure_that_passes_the_very_same_bytes_go_out_again_in_order(
+    trouble: int | str, before: list[int]
+) -> None:
+    wire = Wire(codes=[*before, trouble], is_slow=True, batch_bytes=100)
     writer = writer_on(wire)
     values = [b"%030d" % number for number in range(8)]
     answers = wire.answer_by_and_by()
@@ -209,6 +213,8 @@ def test_a_failure_that_lasts_ends_with_the_patience_of_the_settings() -> None:
 def test_a_writer_that_waits_for_an_answer_behind_a_failure_does_not_spin() -> None:
     wire = Wire(is_slow=True, batch_bytes=100)
     writer = writer_on(wire)
+    writer.write(("t", 0), records([b"first"]), max_message_bytes=LARGE, now_ms=NOW_MS)
+    wire.answer()
     writer.write(("t", 0), records([b"x" * 30] * 4), max_message_bytes=LARGE, now_ms=NOW_MS)
     assert len(wire.waiting) > 1
     first = wire.waiting.pop(0)
