@@ -28,7 +28,7 @@ class Limits:
     """How long a transaction may take, and how long and how many are held. Seconds."""
 
     deadline: float = 0.020
-    margin: float = 0.002  # the cut is so much before the deadline
+    margin: float = 0.004  # the cut is so much before the deadline: an answer has to be written, too
     kept: float = 120.0  # behind the restart of an analyser, whose scores come late
     held_max: int = 500_000
 
@@ -37,9 +37,9 @@ class Limits:
         """Those that fit a deadline: it is not cut before it began, and none is forgotten before its time is over.
 
         >>> Limits.of(0.001).margin, Limits.of(180.0).kept
-        (0.0001, 360.0)
+        (0.0002, 360.0)
         """
-        return cls(deadline, margin=min(cls.margin, deadline / 10), kept=max(cls.kept, 2 * deadline))
+        return cls(deadline, margin=min(cls.margin, deadline / 5), kept=max(cls.kept, 2 * deadline))
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 0.05  # how long it waits where nothing is under way, so that it notices when it has to end
 _AT_ONCE = 500  # records that are taken before somebody looks at the clock
+_GATHER_SECONDS = 0.002  # so long it waits for records beside the first: a turn for each takes most of a core
 _PATIENCE_SECONDS = 30.0
 _AWAY_SECONDS = 10.0  # as long as a broker takes to be started again, nobody is told
 _ASKED_SECONDS = 2.0
@@ -149,10 +150,12 @@ class Presenter:
         """Take what is there, waiting for it until the next cut; then cut."""
         cut = self._gathering.next_cut
         wait = _IDLE_SECONDS if cut is None else min(_IDLE_SECONDS, max(0.0, cut - self._clock()))
-        # A batch waits until it is full or its time is over; so wait for one record, then take those beside it.
+        # A batch waits until it is full or its time is over; so wait for one record, then a moment for those beside it.
         if (first := consumer.poll(wait)) is not None:
             self._take(first, producer)
-            for message in consumer.consume(num_messages=_AT_ONCE, timeout=0):
+            cut = self._gathering.next_cut
+            moment = _GATHER_SECONDS if cut is None else min(_GATHER_SECONDS, max(0.0, cut - self._clock()))
+            for message in consumer.consume(num_messages=_AT_ONCE, timeout=moment):
                 self._take(message, producer)
         for answer in self.cut():
             self._publish(answer, producer)

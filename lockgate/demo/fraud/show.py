@@ -8,6 +8,7 @@
 
     warm-up      until every analyser scores and JVMs have compiled what is hot; not measured
     undisturbed  the phase in which scores are timed
+    results      the job of the table begins, and takes what cores are left; on two of them all else is slower now
     stopped      blacklist stands still; then it goes on
     killed       blacklist is killed, and started again
     afterwards   until the table has every payment
@@ -50,8 +51,8 @@ from lockgate.services.stack import Stack, default_root
 DISTURBED = "blacklist"
 """The analyser that is stopped and killed."""
 
-_DRIVERS = (("amount", "velocity", "place"), (DISTURBED,), ("results",))
-_PROCESSES = (*(parts[0] for parts in _DRIVERS), "presenter", "sender")
+_DRIVERS = (("amount", "velocity", "place"), (DISTURBED,))
+_PROCESSES = (*(parts[0] for parts in _DRIVERS), "results", "presenter", "sender")
 _WHERE = "the topics of the show"
 _OLD_TOPIC = re.compile(r"fraud-\d{8}-\d{6}-.+")
 _OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|letters)$"
@@ -59,7 +60,7 @@ _OUR_ERROR = re.compile(r"^\S.*\n  where: .*\n  fix: .*", re.MULTILINE)
 _PATIENCE = timedelta(minutes=5)
 _KILL_LIMIT = timedelta(seconds=20)
 _LOOK_SECONDS = 0.2
-_LOW_PRIORITY = 10
+_LOW_PRIORITY = 8  # with less it is given no core for so long that Spark gives up its Python workers
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Settings:
     deadline_ms: int = 20
     warm_up: float = 90.0
     undisturbed: float = 130.0  # two ends of an epoch and more
+    beside: float = 30.0
     stopped: float = 15.0
     killed: float = 15.0  # before it is started again
     partitions: int = 1  # each takes a slot of every analyser
@@ -191,6 +193,9 @@ class _Stage:
         self._tell(f"all analysers score; warming up for {settings.warm_up:.0f} s")
         self._pass(settings.warm_up)
         phases = [self._phase("undisturbed", lambda: self._pass(settings.undisturbed))]
+        self._start_driver(("results",))
+        self._await(lambda: self.table()["rows"] > 0, "the table has payments")
+        phases.append(self._phase("results beside", lambda: self._pass(settings.beside)))
         phases.append(self._phase(f"{DISTURBED} stopped", self._stop_one))
         self._await_scores((DISTURBED,))
         phases.append(self._phase(f"{DISTURBED} killed", self._kill_one))
@@ -293,7 +298,16 @@ class _Stage:
         self._start(name, module, niceness=_LOW_PRIORITY if name == "results" else 0)
         out = self._home / f"{name}.out"
         self._await(lambda: out.read_bytes().count(b"started ") == len(parts), f"{', '.join(parts)} started")
+        if name == "results":
+            self._step_back(name)
         self._tell(f"started {', '.join(parts)}")
+
+    def _step_back(self, name: str) -> None:
+        """Leave the cores to the others: Linux deals them out to sessions first, and a JVM has one of its own."""
+        for process in self._mark(name).carriers():
+            with contextlib.suppress(OSError):  # it has ended, or this system has no such groups
+                if os.getsid(process.pid) != os.getsid(0):
+                    Path(f"/proc/{process.pid}/autogroup").write_text(str(_LOW_PRIORITY))
 
     def _start_sender(self) -> None:
         words = [
