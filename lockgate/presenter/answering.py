@@ -15,11 +15,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
 from lockgate.presenter.gathering import Answer
+from lockgate.runtime.metrics.http import PageHandler, SocketServer
 
 _CLIENT_SECONDS = 30.0
 _JSON = "application/json"
@@ -91,55 +91,39 @@ class Answering:
         self._server.server_close()
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
+class _Http(SocketServer):
     block_on_close = False  # a client that keeps its connection open is not waited for
 
     def __init__(self, listening: socket.socket, desk: Desk) -> None:
-        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, _Handler)
         self.desk = desk
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that went away is no matter of an operator's."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(PageHandler):
     server: _Http
     timeout = _CLIENT_SECONDS
     protocol_version = "HTTP/1.1"  # many questions, one connection
     disable_nagle_algorithm = True  # head and body are two writes, and the second would wait for an acknowledgement
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
         path, desk = self.path.partition("?")[0], self.server.desk
         if path.startswith("/transactions/"):
             id = unquote(path.removeprefix("/transactions/"))
             answer = desk.answers.get(id, seconds=desk.patience_seconds)
             if answer is None:
-                self._answer(404, _JSON, _text({"id": id, "reason": "not seen, or forgotten: ask the result store"}))
+                self.answer(404, _JSON, _text({"id": id, "reason": "not seen, or forgotten: ask the result store"}))
             else:
-                self._answer(200, _JSON, _text(answer.facts()))
+                self.answer(200, _JSON, _text(answer.facts()))
         elif path == "/figures":
-            self._answer(200, _JSON, _text(desk.facts()))
+            self.answer(200, _JSON, _text(desk.facts()))
         elif path == "/metrics":
-            self._answer(200, *desk.metrics(self.headers.get("Accept") or ""))
+            self.answer(200, *desk.metrics(self.headers.get("Accept") or ""))
         elif path == "/health":
             trouble = desk.trouble()
             facts = {"status": "working"} if trouble is None else {"status": "not reading", "reason": trouble}
-            self._answer(200 if trouble is None else 503, _JSON, _text(facts))
+            self.answer(200 if trouble is None else 503, _JSON, _text(facts))
         else:
-            self._answer(404, "text/plain; charset=utf-8", b"/transactions/ID, /figures, /metrics, /health\n")
-
-    def _answer(self, status: int, kind: str, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: a thousand questions a second are no news."""
+            self.answer(404, "text/plain; charset=utf-8", b"/transactions/ID, /figures, /metrics, /health\n")
 
 
 def _text(facts: dict[str, Any]) -> bytes:

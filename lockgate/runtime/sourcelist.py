@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Refused
+from lockgate.planner.passes import takes_from
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.tree import open_tree
-from lockgate.spark.compile import fed_by
 
 _FILE = "described/sources.json"
 
@@ -98,5 +98,5 @@ def _leaves(name: str, planned: Plan) -> Iterator[Listed]:
     if isinstance(node.step, Read):
         yield Listed(node.name, node.step.source.offsets_of)
         return
-    for fed in fed_by(node, planned):
+    for fed in takes_from(planned.logical, node):
         yield from _leaves(fed, planned)

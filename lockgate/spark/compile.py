@@ -234,7 +234,7 @@ def compile_plan(
     for node in planned.logical.nodes:
         if isinstance(node.step, ReadTable):
             continue  # it is read by the driver, and not as a frame
-        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in fed_by(node, planned)]
+        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in takes_from(planned.logical, node)]
         try:
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)
@@ -320,17 +320,12 @@ def _reported(name: str, planned: Plan) -> Iterator[str]:
     node = planned.logical.node(name)
     if has_state(node):
         yield name
-    for before in node.inputs if is_side_of_operator(planned.logical, node) else fed_by(node, planned):
+    for before in node.inputs if is_side_of_operator(planned.logical, node) else takes_from(planned.logical, node):
         yield from _reported(before, planned)
 
 
 def _goes_on_in_silence(planned: Plan) -> bool:
     return any(isinstance(node.step, Timed) and node.step.time.idle is not None for node in planned.logical.nodes)
-
-
-def fed_by(node: Node, planned: Plan) -> tuple[str, ...]:
-    """The steps whose rows a step takes: late events are not results of a native window, but what came to it."""
-    return takes_from(planned.logical, node)
 
 
 def _late_log(node: Node, frames: dict[str, DataFrame], fed: DataFrame, planned: Plan) -> _Written:

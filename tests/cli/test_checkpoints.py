@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from counted_cards import read_counts
+from kafka import KafkaProducer
 from ledger_places import Place
 from pyspark.sql import SparkSession
 
@@ -259,23 +260,6 @@ def fill(site: Site) -> Site:
     return site
 
 
-def read_counts(site: Site) -> dict[str, list[int]]:
-    """What a read_committed reader sees: the counts of each card in their order."""
-    consumer = KafkaConsumer(bootstrap_servers=site.servers, isolation_level="read_committed", enable_auto_commit=False)
-    places = [TopicPartition(f"{site.name}-out", number) for number in range(2)]
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
-    found: dict[str, list[int]] = {}
-    while any(consumer.position(place) < ends[place] for place in places):
-        for records in consumer.poll(timeout_ms=1000).values():
-            for record in records:
-                row = json.loads(record.value)
-                found.setdefault(row["card"], []).append(row["payments"])
-    consumer.close()
-    return found
-
-
 @pytest.mark.system
 def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -320,7 +304,7 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     ended = site.run("--rows-per-epoch", "150")
     assert ended.returncode == 0, ended.stdout
     assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
-    counts = read_counts(site)
+    counts = read_counts(site.servers, f"{site.name}-out")
     # Once each, and with the right state: a card counts up without a gap and without a repetition.
     assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from counted_cards import read_counts
+from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
@@ -70,21 +71,7 @@ class Site:
 
     def counts(self, name: str) -> dict[str, list[int]]:
         """What a read_committed reader sees: the counts of each card, in their order."""
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.servers, isolation_level="read_committed", enable_auto_commit=False
-        )
-        places = [TopicPartition(f"{name}-out", number) for number in range(2)]
-        consumer.assign(places)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(places)
-        found: dict[str, list[int]] = {}
-        while any(consumer.position(place) < ends[place] for place in places):
-            for records in consumer.poll(timeout_ms=1000).values():
-                for record in records:
-                    row = json.loads(record.value)
-                    found.setdefault(row["card"], []).append(row["payments"])
-        consumer.close()
-        return found
+        return read_counts(self.servers, f"{name}-out")
 
     def all_cards(self, counts: Sequence[int]) -> dict[str, list[int]]:
         return {f"c{card}": [*counts] for card in range(CARDS)}

@@ -12,11 +12,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from lockgate.errors import BadMachine, Refused
 from lockgate.runtime.metrics.health import Verdict
+from lockgate.runtime.metrics.http import PageHandler, SocketServer
 
 _BACKLOG = 64
 _CLIENT_SECONDS = 10.0
@@ -82,13 +82,9 @@ class Server:
         self._thread.join()
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Http(SocketServer):
     def __init__(self, listening: socket.socket, pages: Pages) -> None:
-        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+        super().__init__(listening, _Handler)
         self.pages = pages
 
     def get_request(self) -> tuple[Any, Any]:
@@ -96,36 +92,23 @@ class _Http(ThreadingHTTPServer):
         connection.setblocking(True)  # some systems hand on what the listening socket is
         return connection, client
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that went away is no matter of an operator's."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(PageHandler):
     server: _Http
     timeout = _CLIENT_SECONDS
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
         path, pages = self.path.partition("?")[0], self.server.pages
         if path in ("/health", "/ready"):
             verdict = pages.verdict()
             is_well = verdict.is_alive if path == "/health" else verdict.is_alive and verdict.is_ready
-            self._answer(200 if is_well else 503, "application/json", _as_json(verdict))
+            self.answer(200 if is_well else 503, "application/json", _as_json(verdict))
         elif path == "/metrics" and pages.metrics is not None:
-            self._answer(200, *pages.metrics(self.headers.get("Accept") or ""))
+            self.answer(200, *pages.metrics(self.headers.get("Accept") or ""))
         elif path == "/metrics":
-            self._answer(503, "application/json", _as_json(pages.verdict()))
+            self.answer(503, "application/json", _as_json(pages.verdict()))
         else:
-            self._answer(404, "text/plain; charset=utf-8", b"/metrics, /health, /ready\n")
-
-    def _answer(self, status: int, kind: str, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: a scrape every few seconds is no news."""
+            self.answer(404, "text/plain; charset=utf-8", b"/metrics, /health, /ready\n")
 
 
 def _as_json(verdict: Verdict) -> bytes:
