@@ -88,6 +88,8 @@ _PROCESS_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.log.structuredLogging.enabled": "false",
+    # In real-time mode rows go through an exchange in buffers, and one that is not full waits for 50 milliseconds.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
     # An HDFS whose NameNode starts again is waited for: a second between tries, two minutes in all.
     "spark.hadoop.dfs.client.retry.policy.enabled": "true",
     "spark.hadoop.dfs.client.retry.policy.spec": "1000,120",
