@@ -64,11 +64,12 @@ def run_present(arguments: argparse.Namespace) -> int:
     from lockgate.runtime.metrics.prometheus import check_prometheus, page_of
     from lockgate.runtime.metrics.server import address_of, listen
 
+    scores = scores_of(arguments.score, arguments.transactions)
     places = Places(
         servers=arguments.servers,
         transactions=arguments.transactions,
-        scores=scores_of(arguments.score, arguments.transactions),
-        results=arguments.results,
+        scores=scores,
+        results=results_of(arguments.results, {arguments.transactions, *scores.values()}),
         client=client_of(arguments.client),
     )
     limits = Limits.of(as_duration(arguments.deadline, of="--deadline").total_seconds())
@@ -91,8 +92,8 @@ def run_present(arguments: argparse.Namespace) -> int:
         tell({"address": address} if arguments.json else f"answers at {address}/transactions/ID; Ctrl-C ends it")
 
     desk = Desk(
-        presenter.answers,
-        patience_seconds=limits.deadline,
+        ask=presenter.ask,
+        asked=presenter.tally.note_question,
         facts=presenter.tally.facts,
         metrics=page_of("presenter", presenter.tally.figures, METRICS),
         trouble=presenter.trouble,
@@ -125,39 +126,63 @@ def scores_of(words: list[str], transactions: str) -> dict[str, str]:
     return scores
 
 
+def results_of(topic: str, read: set[str]) -> str:
+    """The topic of the answers."""
+    from lockgate.errors import Refused
+
+    if topic in read:
+        raise Refused(
+            f"topic {topic!r} is one that the presenter reads: it would take its own answers for what comes in",
+            where="--results",
+            fix="a topic that only the presenter writes to: --results results",
+        )
+    return topic
+
+
 def client_of(words: list[str]) -> dict[str, str]:
     """Settings of the Kafka client, from NAME=VALUE."""
     from lockgate.errors import Refused
-    from lockgate.presenter.presenter import OWN_SETTINGS
+    from lockgate.presenter.presenter import OWN_SETTINGS, UNUSABLE_SETTINGS
 
     settings: dict[str, str] = {}
     for word in words:
         name, sign, value = word.partition("=")
+        fix = "once for each: --client security.protocol=SASL_SSL --client sasl.mechanism=PLAIN"
         # What stands behind the name may be a password, and is not shown.
         if not (name and sign):
             what = f"{name!r} is no setting with a value"
+        elif name in ("bootstrap.servers", "metadata.broker.list"):
+            what, fix = f"{name!r} is the presenter's own", "--servers HOST:PORT"
         elif name in OWN_SETTINGS:
-            what = f"{name!r} is the presenter's own"
+            what, fix = f"{name!r} is the presenter's own", "leave it out"
+        elif name in UNUSABLE_SETTINGS:
+            what, fix = f"{name!r} is not for a presenter: {UNUSABLE_SETTINGS[name]}", "leave it out"
         elif name in settings:
             what = f"{name!r} is set twice"
         else:
             settings[name] = value
             continue
-        fix = "once for each: --client security.protocol=SASL_SSL --client sasl.mechanism=PLAIN"
-        raise Refused(what, where="--client", fix="--servers HOST:PORT" if name == "bootstrap.servers" else fix)
+        raise Refused(what, where="--client", fix=fix)
     return settings
 
 
 def summary(facts: dict[str, Any]) -> str:
     """What was counted, for people."""
-    how = f"{facts['full']:,} answered in full, {facts['partial']:,} in part ({facts['replaced']:,} replaced later)"
-    lines = [f"{facts['transactions']:,} transactions: {how}, {facts['missed_deadlines']:,} behind the deadline"]
+    in_part = (
+        f"{facts['partial']:,} in part{_share(facts['partial_share'])}, {facts['replaced']:,} of them replaced later"
+    )
+    missed = f"{facts['missed_deadlines']:,} behind the deadline{_share(facts['missed_share'])}"
+    lines = [f"{facts['transactions']:,} transactions: {facts['full']:,} answered in full, {in_part}; {missed}"]
     rows = {"answer": facts["answer"], "full answer": facts["full_answer"]}
     rows |= {f"score of {name}": told for name, told in facts["score_written"].items()}
     for name, told in rows.items():
         if told["count"]:
             lines.append(f"  {name:<24} p50 {told['ms_p50']} ms, p99 {told['ms_p99']} ms, p99.9 {told['ms_p999']} ms")
     return "\n".join(lines)
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f" ({share:.1%})"
 
 
 def tell(what: str | dict[str, Any]) -> None:

@@ -38,9 +38,10 @@ class Latencies:
         >>> round(some.quantile(0.5), 3)
         0.05
         """
-        rank, seen = max(1, math.ceil(share * self.count)), 0
-        for bucket in sorted(self.counts):
-            seen += self.counts[bucket]
+        counts = dict(self.counts)  # another thread may be counting
+        rank, seen = max(1, math.ceil(share * sum(counts.values()))), 0
+        for bucket in sorted(counts):
+            seen += counts[bucket]
             if seen >= rank:
                 return _LEAST_SECONDS * math.exp(bucket * _STEP)
         return None

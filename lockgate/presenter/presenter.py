@@ -11,6 +11,9 @@ none ran is answered by the result store alone. Answers are at-least-once, and b
 It reads `read_committed`. A payment whose transaction is aborted never happened, and must not be answered. Scores come
 from real-time queries, which write without transactions: there it costs nothing.
 
+How long an answer took is counted when it is written: by the stamp that the broker has given it, where the result topic
+has its clock (`LogAppendTime`), else by the moment at which its delivery is reported.
+
 One thread does all of it, so nothing waits for a lock but those who ask. The client is librdkafka, which reads ahead in
 threads of its own without Python's lock. Another thread looks whether Kafka is there (reach.py).
 """
@@ -22,12 +25,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import BadMachine, Failed, Refused, Unreachable
-from lockgate.presenter.answering import Answers
+from lockgate.presenter.answers import Answer, Answers
 from lockgate.presenter.figures import Tally
-from lockgate.presenter.gathering import Answer, Gathering, Limits
+from lockgate.presenter.gathering import Gathering, Limits
 from lockgate.presenter.reach import Asking, Reach
 from lockgate.presenter.records import Unreadable, read_score, read_transaction
 
@@ -37,9 +41,11 @@ if TYPE_CHECKING:
 _IDLE_SECONDS = 0.05  # how long it waits where nothing is under way, so that it notices when it has to end
 _AT_ONCE = 500  # records that are taken before somebody looks at the clock
 _GATHER_SECONDS = 0.002  # so long it waits for records beside the first: a turn for each takes most of a core
+_REPORT_SECONDS = 0.002  # so often it looks for reports of deliveries, where they are the only clock of answers
 _PATIENCE_SECONDS = 30.0
 _AWAY_SECONDS = 10.0  # as long as a broker takes to be started again, nobody is told
 _ASKED_SECONDS = 2.0
+_JSON = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` makes one for each answer
 _READING = {
     "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
     "enable.auto.commit": "false",
@@ -47,8 +53,15 @@ _READING = {
     "auto.offset.reset": "error",
 }
 _WRITING = {"enable.idempotence": "true", "linger.ms": "1"}
-OWN_SETTINGS = frozenset({"bootstrap.servers", *_READING, *_WRITING})
+_OTHER_NAMES = {"metadata.broker.list", "queue.buffering.max.ms"}  # of the servers, and of the linger
+OWN_SETTINGS = frozenset({"bootstrap.servers", *_OTHER_NAMES, *_READING, *_WRITING})
 """Settings of the client that are the presenter's own: with others it would not keep its promises."""
+
+UNUSABLE_SETTINGS = {
+    "transactional.id": "answers are written without a transaction, whose end they would have to wait for",
+    "delivery.report.only.error": "the report of an answer says when it was written",
+}
+"""Settings of the client that a presenter cannot work with, and why."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +99,21 @@ class Presenter:
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         check_client()
+        from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+
+        self._by_broker = TIMESTAMP_LOG_APPEND_TIME
         self.tally = Tally(tuple(places.scores))
-        self.answers = Answers(limits.held_max)
         self._is_reading = threading.Event()
         self._reach = Reach(_AWAY_SECONDS, time.monotonic, tell)
-        self._places, self._clock = places, clock
-        self._gathering = Gathering(tuple(places.scores), limits, self.tally)
+        self._places, self._limits, self._clock = places, limits, clock
+        self._answers = Answers(limits.held_max)
+        self._gathering = Gathering(tuple(places.scores), limits, self.tally, self._answers)
         self._analyser = {topic: analyser for analyser, topic in places.scores.items()}
+        self._is_stamped = False  # by the broker: the result topic
         self._refused: str | None = None
 
     def run(self, is_over: threading.Event, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Read and answer until it is over; what is answered is in the result topic when this returns.
+        """Read and answer until it is over; then all that came is answered, and in the result topic when this returns.
 
         Args:
             ready: called once every transaction that comes from now on will be answered.
@@ -104,14 +121,16 @@ class Presenter:
         consumer, asker, producer = self._clients()
         asking = None
         try:
-            ends = self._ends(consumer)
+            ends, results = self._look(consumer)
             consumer.assign(ends)
             self._reach.note(None)
-            asking = Asking(lambda: wrong_with(asker, ends), self._reach)
+            asking = Asking(lambda: wrong_with(asker, [*ends, *results]), self._reach)
             self._is_reading.set()
             ready()
             while not is_over.is_set():
                 self._turn(consumer, producer)
+            for answer in self._gathering.finish(self._clock()):
+                self._publish(answer, producer)
             left = producer.flush(_PATIENCE_SECONDS)
             self._check_written(left)
         finally:
@@ -125,22 +144,24 @@ class Presenter:
         """Why no transaction would be answered that comes now; None where it would. For any thread."""
         return self._reach.trouble() if self._is_reading.is_set() else "it has not begun to read, or has ended"
 
+    def ask(self, id: str) -> Answer | None:
+        """The newest answer for a transaction, which may be under way or just coming; None where nobody knows it.
+
+        For any thread.
+        """
+        return self._answers.get(id, seconds=self._limits.patience, is_under_way=self._gathering.is_under_way)
+
     def take(self, topic: str, value: bytes | None, *, stamp: float) -> Answer | None:
         """Take what a record holds; the answer, where it was the last one that was missing."""
         now = self._clock()
         try:
-            if topic != self._places.transactions:
-                id, score = read_score(value)
-                return self._gathering.add_score(id, self._analyser[topic], score, written=stamp, now=now)
-            id = read_transaction(value)
+            if topic == self._places.transactions:
+                return self._gathering.add_transaction(read_transaction(value), arrived=stamp, now=now)
+            id, score = read_score(value)
         except Unreadable:
             self.tally.unreadable[topic] += 1
             return None
-        if id not in self._gathering and self.answers.has_final(id):
-            # It was forgotten with its scores: a partial answer would replace the full one.
-            self.tally.repeated["transaction"] += 1
-            return None
-        return self._gathering.add_transaction(id, arrived=stamp, now=now)
+        return self._gathering.add_score(id, self._analyser[topic], score, written=stamp, now=now)
 
     def cut(self) -> list[Answer]:
         """The partial answers whose time has come."""
@@ -149,7 +170,8 @@ class Presenter:
     def _turn(self, consumer: Consumer, producer: Producer) -> None:
         """Take what is there, waiting for it until the next cut; then cut."""
         cut = self._gathering.next_cut
-        wait = _IDLE_SECONDS if cut is None else min(_IDLE_SECONDS, max(0.0, cut - self._clock()))
+        wait = _REPORT_SECONDS if self.tally.unwritten and not self._is_stamped else _IDLE_SECONDS
+        wait = wait if cut is None else min(wait, max(0.0, cut - self._clock()))
         # A batch waits until it is full or its time is over; so wait for one record, then a moment for those beside it.
         if (first := consumer.poll(wait)) is not None:
             self._take(first, producer)
@@ -181,20 +203,36 @@ class Presenter:
             self._publish(answer, producer)
 
     def _publish(self, answer: Answer, producer: Producer) -> None:
-        self.answers.put(answer)
-        value = json.dumps(answer.facts(), allow_nan=False).encode()
+        from confluent_kafka import KafkaException
+
+        value = _JSON.encode(answer.facts()).encode()
+        noted = partial(self._noted, answer)
+        self.tally.unwritten += 1
         while True:
             try:
-                producer.produce(self._places.results, value, answer.id.encode(), on_delivery=self._noted)
+                producer.produce(self._places.results, value, answer.id.encode(), on_delivery=noted)
             except BufferError:  # the broker is slower than we are: let some of it leave first
                 producer.poll(_IDLE_SECONDS)
                 self._check_written(0)
+            except KafkaException as error:
+                raise Failed(
+                    f"the Kafka client does not take an answer: {error.args[0].str()}",
+                    where=f"presenter, transaction {answer.id!r}, topic {self._places.results!r}",
+                    fix="look at the settings that --client names, and start the presenter again",
+                ) from error
             else:
                 return
 
-    def _noted(self, error: Any, message: Message) -> None:
-        if error is not None and self._refused is None:
-            self._refused = error.str()
+    def _noted(self, answer: Answer, error: Any, message: Message) -> None:
+        """Take note of what became of an answer."""
+        self.tally.unwritten -= 1
+        if error is not None:
+            self._gathering.note_lost(answer)
+            self._refused = self._refused or error.str()
+            return
+        kind, stamp = message.timestamp()
+        self._is_stamped = kind == self._by_broker
+        self._gathering.note_written(answer, stamp / 1000 if self._is_stamped else self._clock())
 
     def _check_written(self, left: int) -> None:
         if self._refused is not None or left:
@@ -214,25 +252,24 @@ class Presenter:
         common.setdefault("log_level", "2")
         try:
             return Consumer({**common, **_READING}), Consumer({**common, **_READING}), Producer({**common, **_WRITING})
-        except KafkaException as error:
+        except (KafkaException, TypeError, ValueError, AttributeError) as error:  # those: it wants a function, no text
+            told = error.args[0].str() if isinstance(error, KafkaException) else error
             raise Refused(
-                f"the Kafka client does not take its settings: {error.args[0].str()}",
+                f"the Kafka client does not take its settings: {told}",
                 where="--client",
                 fix="--client NAME=VALUE, by the names that librdkafka has (CONFIGURATION.md there)",
             ) from error
 
-    def _ends(self, consumer: Consumer) -> list[TopicPartition]:
-        """The end of every partition that is read."""
-        from confluent_kafka import KafkaException, TopicPartition
+    def _look(self, consumer: Consumer) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """The end of every partition that is read, and the partitions of the result topic."""
+        from confluent_kafka import KafkaException
 
-        ends = []
         try:
-            for topic in (self._places.transactions, *self._places.scores.values()):
-                for partition in self._partitions(consumer, topic):
-                    place = TopicPartition(topic, partition)
-                    _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_SECONDS)
-                    ends.append(TopicPartition(topic, partition, end))
-            self._partitions(consumer, self._places.results)
+            read = (self._places.transactions, *self._places.scores.values())
+            ends = [place for topic in read for place in self._partitions(consumer, topic)]
+            for place in ends:
+                _, place.offset = consumer.get_watermark_offsets(place, timeout=_PATIENCE_SECONDS)
+            return ends, self._partitions(consumer, self._places.results)
         except KafkaException as error:
             raise Unreachable(
                 f"Kafka at {self._places.servers} does not answer: {error.args[0].str()}",
@@ -240,9 +277,10 @@ class Presenter:
                 fix="start it, or name the servers of another: --servers HOST:PORT; a secured one needs --client, as"
                 " in --client security.protocol=SASL_SSL",
             ) from error
-        return ends
 
-    def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
+    def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
+        from confluent_kafka import TopicPartition
+
         found = consumer.list_topics(topic, timeout=_PATIENCE_SECONDS).topics[topic]
         if found.error is not None or not found.partitions:
             raise Unreachable(
@@ -250,11 +288,11 @@ class Presenter:
                 where=f"presenter, servers {self._places.servers}",
                 fix="make it before the presenter starts, as a job that writes to it does",
             )
-        return sorted(found.partitions)
+        return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
 
 def wrong_with(asker: Consumer, places: Sequence[TopicPartition]) -> str | None:
-    """Why a partition cannot be read; None where the leaders of all have answered."""
+    """Why a partition cannot be read or written; None where the leaders of all have answered."""
     from confluent_kafka import KafkaException
 
     for place in places:

@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from lockgate.runtime.metrics.figures import METRICS
+from lockgate.presenter.figures import METRICS as PRESENTER_METRICS
+from lockgate.runtime.metrics.figures import METRICS as JOB_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
+METRICS = (*JOB_METRICS, *PRESENTER_METRICS)
 NAMES = {metric.name for metric in METRICS}
 
 

@@ -1,17 +1,15 @@
-"""Who asks for a transaction gets its newest answer, waits for it as long as it may take, and else is told so."""
+"""Who asks for a transaction gets its newest answer, and is told where nobody knows it; and questions are counted."""
 
 import http.client
 import json
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lockgate.presenter.answering import Answering, Answers, Desk
+from lockgate.presenter.answering import Answering, Desk
+from lockgate.presenter.answers import Answer
 from lockgate.presenter.figures import METRICS, Tally
-from lockgate.presenter.gathering import Answer
 from lockgate.runtime.metrics.prometheus import page_of
 from lockgate.runtime.metrics.server import listen
 
@@ -21,8 +19,14 @@ def answer(id: str = "t1", revision: int = 1, missing: tuple[str, ...] = ("amoun
 
 
 @pytest.fixture
-def answers() -> Answers:
-    return Answers(held_max=3)
+def answers() -> dict[str, Answer]:
+    """What is known."""
+    return {}
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally(("amount", "place"))
 
 
 @pytest.fixture
@@ -32,11 +36,13 @@ def troubles() -> list[str]:
 
 
 @pytest.fixture
-def client(answers: Answers, troubles: list[str]) -> Iterator[http.client.HTTPConnection]:
-    tally = Tally(("amount", "place"))
-    page = page_of("presenter", tally.figures, METRICS)
+def client(answers: dict[str, Answer], tally: Tally, troubles: list[str]) -> Iterator[http.client.HTTPConnection]:
     desk = Desk(
-        answers, patience_seconds=5.0, facts=tally.facts, metrics=page, trouble=lambda: next(iter(troubles), None)
+        ask=answers.get,
+        asked=tally.note_question,
+        facts=tally.facts,
+        metrics=page_of("presenter", tally.figures, METRICS),
+        trouble=lambda: next(iter(troubles), None),
     )
     listening = listen("0")
     port = listening.getsockname()[1]
@@ -57,50 +63,40 @@ def ask(client: http.client.HTTPConnection, path: str) -> tuple[int, Any]:
     return response.status, json.loads(content) if is_json else content.decode()
 
 
-def test_the_newest_answer_is_told(client: http.client.HTTPConnection, answers: Answers) -> None:
-    answers.put(answer())
+def test_the_newest_answer_is_told(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
+    answers["t1"] = answer()
     status, told = ask(client, "/transactions/t1")
     assert status == 200
     assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
-    answers.put(answer(revision=2, missing=()))
+    answers["t1"] = answer(revision=2, missing=())
     status, told = ask(client, "/transactions/t1")
     assert (told["revision"], told["is_final"]) == (2, True)
 
 
-def test_a_transaction_under_way_is_waited_for(client: http.client.HTTPConnection, answers: Answers) -> None:
-    later = threading.Timer(0.05, answers.put, [answer(id="a b")])
-    later.start()
-    began = time.monotonic()
-    status, told = ask(client, "/transactions/a%20b")
-    assert (status, told["id"]) == (200, "a b")
-    assert time.monotonic() - began < 4.0, "it is told when it comes, and not when the time is over"
-    later.join()
+def test_an_id_may_have_any_letters(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
+    answers["a b/c"] = answer(id="a b/c")
+    status, told = ask(client, "/transactions/a%20b%2Fc?why=curious")
+    assert (status, told["id"]) == (200, "a b/c")
 
 
-def test_what_nobody_knows_is_not_found_when_the_time_is_over(answers: Answers) -> None:
-    assert answers.get("t9", seconds=0.01) is None
-    answers.put(answer(id="t9"))
-    assert answers.get("t9", seconds=0.0) is not None
+def test_what_nobody_knows_is_not_found(client: http.client.HTTPConnection) -> None:
+    status, told = ask(client, "/transactions/t9")
+    assert (status, told["id"]) == (404, "t9")
+    assert "ask the result store" in told["reason"]
 
 
-def test_it_is_known_whether_the_full_answer_is_out(answers: Answers) -> None:
-    assert not answers.has_final("t1")
-    answers.put(answer())
-    assert not answers.has_final("t1")
-    answers.put(answer(revision=2, missing=()))
-    assert answers.has_final("t1")
-
-
-def test_the_oldest_answers_make_room(answers: Answers) -> None:
-    for number in range(5):
-        answers.put(answer(id=str(number)))
-    assert [answers.get(str(number), seconds=0.0) is not None for number in range(5)] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
+def test_questions_are_counted_by_what_was_known_and_timed(
+    client: http.client.HTTPConnection, answers: dict[str, Answer], tally: Tally
+) -> None:
+    answers["t1"] = answer()
+    for id in ("t1", "t9", "t1"):
+        ask(client, f"/transactions/{id}")
+    _, page = ask(client, "/metrics")
+    assert 'lockgate_presenter_questions_total{answer="known",lockgate_job="presenter"} 2.0' in page
+    assert 'lockgate_presenter_questions_total{answer="unknown",lockgate_job="presenter"} 1.0' in page
+    assert 'lockgate_presenter_question_seconds{lockgate_job="presenter",quantile="0.99"}' in page
+    assert tally.facts()["questions"] == {"known": 2, "unknown": 1}
+    assert tally.facts()["question"]["count"] == 3
 
 
 def test_figures_and_health_are_told(client: http.client.HTTPConnection) -> None:

@@ -6,17 +6,34 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from lockgate.cli.main import main
-from lockgate.kafka.topics import create_topics
+from lockgate.cli.present import summary
+from lockgate.errors import Failed
+from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import create_topics, make_topic
+from lockgate.kafka.wire import Connection
+from lockgate.presenter.answers import Answer
+from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Limits
 from lockgate.presenter.presenter import Places, Presenter
 from lockgate.services.stack import Stack
@@ -40,6 +57,14 @@ def test_an_analyser_without_a_topic_of_its_own_is_refused(
 ) -> None:
     assert main(["present", *PLACES, *words]) == 2
     assert "--score" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", ["payments", "scores"])
+def test_answers_do_not_go_where_something_is_read(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["present", *PLACES, "--score", "amount=scores", "--results", topic]) == 2
+    error = capsys.readouterr().err
+    assert f"topic '{topic}' is one that the presenter reads" in error
+    assert "where: --results" in error
 
 
 @pytest.fixture
@@ -67,6 +92,14 @@ def test_a_deadline_or_a_place_that_is_none_is_refused(
         (["=secret"], "'' is no setting with a value"),
         (["group.id=mine"], "'group.id' is the presenter's own"),
         (["bootstrap.servers=elsewhere:1"], "fix:   --servers HOST:PORT"),
+        (["metadata.broker.list=elsewhere:1"], "fix:   --servers HOST:PORT"),
+        (["queue.buffering.max.ms=900"], "'queue.buffering.max.ms' is the presenter's own"),
+        (
+            ["transactional.id=x"],
+            "'transactional.id' is not for a presenter: answers are written without a transaction",
+        ),
+        (["delivery.report.only.error=true"], "'delivery.report.only.error' is not for a presenter: the report"),
+        (["error_cb=print"], "the Kafka client does not take its settings: expected error_cb property as a callable"),
         (["client.id=a", "client.id=b"], "'client.id' is set twice"),
         (["sasl.passwort=secret"], 'No such configuration property: "sasl.passwort"'),
         (["security.protocol=secret"], 'for configuration property "security.protocol"'),
@@ -84,7 +117,7 @@ def test_a_setting_that_the_client_does_not_take_is_refused(
     assert "--client" in error
 
 
-# -- what records do, without Kafka -----------------------------------------------------------------------------------
+# -- without Kafka ----------------------------------------------------------------------------------------------------
 
 
 class Moment:
@@ -96,9 +129,9 @@ class Moment:
         return self.now
 
 
-def presenter_at(moment: Moment) -> Presenter:
-    places = Places("127.0.0.1:1", "transactions", {"amount": "scores-amount"}, "results")
-    return Presenter(places, Limits(kept=5.0), clock=moment)
+def presenter_at(clock: Callable[[], float], limits: Limits | None = None) -> Presenter:
+    places = Places("127.0.0.1:1", "transactions", {"amount": "scores-amount", "place": "scores-place"}, "results")
+    return Presenter(places, limits or Limits(), clock=clock)
 
 
 @pytest.mark.parametrize("value", [None, b"no JSON", rb'{"id": "\ud800"}', b'{"id": null}', b"[" * 100_000])
@@ -109,30 +142,220 @@ def test_a_record_that_cannot_be_read_is_counted_and_ends_nothing(value: bytes |
     assert presenter.take("scores-amount", b'{"id": "t1", "score": NaN}', stamp=100.0) is None
     assert presenter.tally.unreadable == {"transactions": 1, "scores-amount": 2}
     assert presenter.take("transactions", b'{"id": "t1"}', stamp=100.0) is None
+    assert presenter.take("scores-place", b'{"id": "t1", "score": 0.25}', stamp=100.0) is None
     answer = presenter.take("scores-amount", b'{"id": "t1", "score": 0.5}', stamp=100.0)
     assert answer is not None
-    assert answer.scores == {"amount": 0.5}
+    assert answer.scores == {"amount": 0.5, "place": 0.25}
 
 
-def test_a_transaction_that_comes_again_after_it_was_forgotten_does_not_replace_its_full_answer() -> None:
-    moment = Moment()
-    presenter = presenter_at(moment)
-    presenter.take("transactions", b'{"id": "t1"}', stamp=100.0)
-    answer = presenter.take("scores-amount", b'{"id": "t1", "score": 0.5}', stamp=100.0)
-    assert answer is not None
-    presenter.answers.put(answer)
-    moment.now = 200.0
+def test_who_asks_before_the_record_is_there_is_answered_at_its_deadline() -> None:
+    presenter = presenter_at(time.time)
+    found: list[Answer | None] = []
+    asking = threading.Thread(target=lambda: found.append(presenter.ask("t1")))
+    asking.start()
+    time.sleep(0.1)  # many deadlines: so long a sender may collect records
+    presenter.take("transactions", b'{"id": "t1"}', stamp=time.time())
+    time.sleep(0.02)
     presenter.cut()
-    assert presenter.tally.forgotten == {"full": 1}
-    assert presenter.take("transactions", b'{"id": "t1"}', stamp=200.0) is None
-    moment.now = 201.0
-    assert presenter.cut() == []
-    assert presenter.tally.repeated == {"transaction": 1}
-    assert presenter.tally.transactions == 1
+    asking.join()
+    assert found[0] is not None
+    assert found[0].missing == ("amount", "place")
+
+
+def test_who_asks_for_what_has_come_waits_for_its_deadline_however_late_it_is() -> None:
+    moment = Moment()
+    presenter = presenter_at(moment, Limits(deadline=0.001, margin=0.0, behind=0.0))
+    presenter.take("transactions", b'{"id": "t1"}', stamp=100.0)
+    moment.now += 60.0
+    later = threading.Timer(0.1, presenter.cut)
+    later.start()
+    assert presenter.ask("t1") is not None
+    assert presenter.ask("t2") is None
+    later.join()
 
 
 def test_a_presenter_that_does_not_read_is_not_well() -> None:
     assert presenter_at(Moment()).trouble() == "it has not begun to read, or has ended"
+
+
+@dataclass
+class Record:
+    """A record that was read, or written."""
+
+    topic_name: str
+    content: dict[str, Any]
+    stamp: tuple[int, int] = (TIMESTAMP_LOG_APPEND_TIME, 0)
+
+    def topic(self) -> str:
+        return self.topic_name
+
+    def value(self) -> bytes:
+        return json.dumps(self.content).encode()
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
+
+    def error(self) -> None:
+        return None
+
+
+class Kafka:
+    """Consumer and producer of a presenter in one: has records, takes answers and reports what becomes of them."""
+
+    def __init__(self, records: list[Record], clock: Moment, is_over: threading.Event) -> None:
+        self.records, self.clock, self.is_over = records, clock, is_over
+        self.written: list[dict[str, Any]] = []
+        self.waits: list[float] = []
+        self.reports: list[tuple[dict[str, Any], Callable[[Any, Any], None]]] = []
+        self.reported: Callable[[dict[str, Any]], tuple[Any, tuple[int, int]]] = lambda _: (
+            None,
+            (TIMESTAMP_LOG_APPEND_TIME, round(clock.now * 1000) + 1),
+        )
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, 0
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        """They are read from their ends."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def poll(self, seconds: float) -> Any:
+        self.waits.append(seconds)
+        if not self.records:
+            self.is_over.set()
+        return self.records.pop(0) if self.records else None
+
+    def consume(self, num_messages: int, timeout: float) -> list[Record]:
+        read, self.records = self.records, []
+        return read
+
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+        assert (topic, json.loads(value)["id"]) == ("results", key.decode())
+        self.reports.append((json.loads(value), on_delivery))
+
+    def flush(self, seconds: float) -> int:
+        for answer, on_delivery in self.reports:
+            error, stamp = self.reported(answer)
+            if error is None:
+                self.written.append(answer)
+            on_delivery(error, Record("results", answer, stamp))
+        return 0
+
+
+def run(presenter: Presenter, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a presenter read all records there are, and then end."""
+    producer = SimpleNamespace(produce=kafka.produce, flush=kafka.flush, poll=lambda seconds: 0)
+    monkeypatch.setattr(presenter, "_clients", lambda: (kafka, kafka, producer))
+    presenter.run(kafka.is_over)
+
+
+def came(id: str, at: float = 100.0) -> Record:
+    return Record("transactions", {"id": id}, (TIMESTAMP_LOG_APPEND_TIME, round(at * 1000)))
+
+
+def test_who_came_before_the_end_is_answered_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came(str(number)) for number in range(20)], moment, threading.Event())
+    run(presenter, kafka, monkeypatch)
+    assert [answer["id"] for answer in kafka.written] == [str(number) for number in range(20)]
+    facts = presenter.tally.facts()
+    assert facts["transactions"] == facts["full"] + facts["partial"] == facts["answer"]["count"] == 20
+    assert (facts["missed_deadlines"], facts["unwritten"]) == (0, 0)
+
+
+def test_the_deadline_is_held_against_the_stamp_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came("quick"), came("slow")], moment, threading.Event())
+    kafka.reported = lambda answer: (None, (TIMESTAMP_LOG_APPEND_TIME, 100_020 if answer["id"] == "quick" else 100_021))
+    run(presenter, kafka, monkeypatch)
+    assert presenter.tally.missed == 1
+    assert presenter.tally.facts()["answer"]["ms_p99"] == pytest.approx(21, rel=0.02)
+
+
+def test_without_stamps_of_the_broker_the_report_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came("t1")], moment, threading.Event())
+
+    def report(answer: dict[str, Any]) -> tuple[None, tuple[int, int]]:
+        moment.now = 100.030
+        return None, (TIMESTAMP_CREATE_TIME, 100_000)
+
+    kafka.reported = report
+    run(presenter, kafka, monkeypatch)
+    assert presenter.tally.missed == 1
+    assert presenter.tally.facts()["answer"]["ms_p50"] == pytest.approx(30, rel=0.02)
+
+
+def test_without_stamps_of_the_broker_reports_are_looked_for_every_few_milliseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moment = Moment()
+    kafka = Kafka([came("t1", at=99.0)], moment, threading.Event())
+    run(presenter_at(moment), kafka, monkeypatch)
+    assert kafka.waits == [0.05, 0.002], "an answer is on its way since the first turn"
+
+
+def test_an_answer_that_cannot_be_written_is_a_missed_deadline_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came("t1"), came("t2")], moment, threading.Event())
+    error = KafkaError(KafkaError._MSG_TIMED_OUT)
+    kafka.reported = lambda answer: (error if answer["id"] == "t1" else None, (TIMESTAMP_LOG_APPEND_TIME, 100_001))
+    with pytest.raises(Failed, match="answers could not be written: Local: Message timed out"):
+        run(presenter, kafka, monkeypatch)
+    assert (presenter.tally.missed, presenter.tally.first.count) == (1, 1)
+
+
+def test_an_answer_that_the_client_does_not_take_is_told_with_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment()
+    kafka = Kafka([came("t1")], moment, threading.Event())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+    monkeypatch.setattr(kafka, "produce", refuse)
+    with pytest.raises(Failed) as told:
+        run(presenter_at(moment), kafka, monkeypatch)
+    assert "Message size too large" in told.value.what
+    assert "transaction 't1', topic 'results'" in told.value.where
+    assert "--client" in told.value.fix
+
+
+def test_the_leaders_of_every_partition_are_asked_also_of_the_result_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def ask_once(ask: Callable[[], str | None], reach: object) -> SimpleNamespace:
+        ask()
+        return SimpleNamespace(stop=lambda: None)
+
+    def wrong_with(asker: object, places: list[TopicPartition]) -> None:
+        asked.extend((place.topic, place.partition) for place in places)
+
+    monkeypatch.setattr("lockgate.presenter.presenter.Asking", ask_once)
+    monkeypatch.setattr("lockgate.presenter.presenter.wrong_with", wrong_with)
+    run(presenter_at(Moment()), Kafka([], Moment(), threading.Event()), monkeypatch)
+    topics = ("transactions", "scores-amount", "scores-place", "results")
+    assert asked == [(topic, partition) for topic in topics for partition in (0, 1)]
+
+
+def test_the_summary_has_the_shares_of_partial_and_of_missed_answers() -> None:
+    tally = Tally(("amount",))
+    nothing = "0 transactions: 0 answered in full, 0 in part, 0 of them replaced later; 0 behind the deadline"
+    assert summary(tally.facts()) == nothing
+    tally.transactions, tally.missed, tally.replaced = 1000, 18, 950
+    tally.answers.update({"full": 40, "partial": 960})
+    assert summary(tally.facts()) == (
+        "1,000 transactions: 40 answered in full, 960 in part (96.0%), 950 of them replaced later; "
+        "18 behind the deadline (1.8%)"
+    )
 
 
 # -- beside Kafka -----------------------------------------------------------------------------------------------------
@@ -162,15 +385,21 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
             address = json.loads(process.stdout.readline())["address"]
             client = http.client.HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
 
-            def ask(path: str) -> tuple[int, Any]:
-                client.request("GET", path)
+            def receive() -> tuple[int, Any]:
                 response = client.getresponse()
                 return response.status, json.loads(response.read())
 
-            # In part at the deadline: whoever asks meanwhile waits for it.
+            def ask(path: str) -> tuple[int, Any]:
+                client.request("GET", path)
+                return receive()
+
+            # In part at the deadline: whoever asks meanwhile waits for it, and whoever has asked before it came.
             send("place", {"id": "t1", "score": 0.9})
+            client.request("GET", "/transactions/t1")
+            time.sleep(0.1)
             send("transactions", {"id": "t1", "card": "c1"})
-            status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: found[0] == 200)
+            status, told = receive()
+            assert status == 200, told
             assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
             assert told["scores"] == {"place": 0.9}
             assert told["answered_ms"] - told["arrived_ms"] >= 196
@@ -214,6 +443,51 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
     assert [(told["revision"], told["is_partial"]) for key, told in published if key == "t1"] == [(1, True), (2, False)]
     assert [told["is_final"] for key, told in published if key == "t2"][-1] is True
     assert {key for key, _ in published} == {"t1", "t2"}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("clock", ["LogAppendTime", "CreateTime"])
+def test_a_clean_end_answers_all_that_came_and_counts_what_the_topic_has(
+    clock: str, kafka: str, tmp_path: Path
+) -> None:
+    tag = uuid4().hex[:8]
+    topics = {name: f"{name}-{tag}" for name in ("transactions", "amount", "results")}
+    connection = Connection(read_settings(kafka, {}, where="test"), where="test")
+    for name in topics.values():
+        make_topic(connection, name, partitions=1, configs={"message.timestamp.type": clock}, where="test")
+    connection.close()
+    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", "--servers", kafka]
+    command += ["--transactions", topics["transactions"], "--results", topics["results"], "--deadline", "2 minutes"]
+    command += ["--score", f"amount={topics['amount']}"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["address"].removeprefix("http://")
+            producer = Producer({"bootstrap.servers": kafka})
+            for number in range(20):
+                producer.produce(topics["transactions"], json.dumps({"id": number}).encode())
+            assert producer.flush(PATIENCE) == 0
+            client = http.client.HTTPConnection(address, timeout=PATIENCE)
+
+            def look() -> tuple[int, Any]:
+                client.request("GET", "/figures")
+                response = client.getresponse()
+                return response.status, json.loads(response.read())
+
+            wait_for(look, lambda found: found[1]["transactions"] == 20)
+            client.close()
+            process.send_signal(signal.SIGTERM)
+            facts = json.loads(process.stdout.readline())
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    assert facts["transactions"] == facts["partial"] == facts["answer"]["count"] == 20
+    assert (facts["missed_deadlines"], facts["unwritten"]) == (0, 0)
+    published = stamped(kafka, topics["results"])
+    assert {key for key, _, _ in published} == {str(number) for number in range(20)}
+    if clock == "LogAppendTime":
+        longest = max(stamp - told["arrived_ms"] for _, told, stamp in published)
+        assert facts["answer"]["ms_p999"] == pytest.approx(longest, rel=0.02, abs=0.1)
 
 
 @pytest.mark.system
@@ -278,18 +552,23 @@ def wait_for(look: Callable[[], tuple[int, Any]], is_there: Callable[[tuple[int,
 
 def read(servers: str, topic: str) -> list[tuple[str, Any]]:
     """Keys and values, up to the end of the topic, in the order of each partition."""
+    return [(key, told) for key, told, _ in stamped(servers, topic)]
+
+
+def stamped(servers: str, topic: str) -> list[tuple[str, Any, int]]:
+    """The same with the stamps of the records."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "isolation.level": "read_committed"})
     try:
         partitions = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
         places = [TopicPartition(topic, number, 0) for number in partitions]
         left = sum(consumer.get_watermark_offsets(place, timeout=PATIENCE)[1] for place in places)
         consumer.assign(places)
-        found = []
+        found: list[tuple[str, Any, int]] = []
         while len(found) < left:
             message = consumer.poll(PATIENCE)
             assert message is not None, found
             assert message.error() is None
-            found.append((message.key().decode(), json.loads(message.value())))
+            found.append(((message.key() or b"").decode(), json.loads(message.value() or b""), message.timestamp()[1]))
         return found
     finally:
         consumer.close()
