@@ -8,10 +8,11 @@ SELF := $(VENV)/.self
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove-all check venv jars lock clean preflight
+.PHONY: help demo example test prove-all check venv jars lock clean preflight
 
 help:
 	@echo "make demo       start local services and run the demonstration"
+	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
 	@echo "make test       run every test, with a sample of the kills"
 	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make check      format, lint, strict types, tests"
@@ -23,6 +24,16 @@ help:
 demo: venv
 	@$(VENV)/bin/lockgate jars >/dev/null
 	$(VENV)/bin/lockgate demo
+
+# Some shells export a NAME of their own, which is no wish for an example.
+example: venv
+ifeq ($(origin NAME),command line)
+	$(VENV)/bin/lockgate examples run "$(NAME)"
+else
+	@$(VENV)/bin/lockgate examples list
+	@echo
+	@echo "Run one: make example NAME=smoke_alarm"
+endif
 
 test: venv jars
 	$(VENV)/bin/pytest $(SIDE_BY_SIDE)

@@ -37,14 +37,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "run",
         help="run one, with its own data",
         description="Run an example in a process of its own. One that needs Kafka uses the one that `lockgate up` has "
-        "started; where none runs it starts one, says so, and stops it at the end.",
+        "started; where none runs it starts one, says so, and stops it at the end. Behind NAME may stand DIRECTORY for "
+        "one that reads files (where events and results stay), HOST:PORT for one that needs Kafka (a Kafka of yours); "
+        "fraud_detection takes neither.",
     )
     started.add_argument("name", metavar="NAME", help="as `lockgate examples list` tells it")
     started.add_argument(
         "rest",
         metavar="...",
         nargs=argparse.REMAINDER,
-        help="for the example itself, as HOST:PORT of a Kafka of yours; --help tells what it takes",
+        help="for the example itself: DIRECTORY or HOST:PORT; `lockgate examples run NAME --help` tells what it takes",
     )
     started.set_defaults(run=run_run)
 

@@ -27,7 +27,7 @@ from lockgate.dataflow.job import Job
 from lockgate.errors import LockgateError, Refused
 
 
-def load_job(path: str, parameters: Sequence[str]) -> Job:
+def load_job(path: str, parameters: Sequence[str] = ()) -> Job:
     """The job of a file, with `name=value` texts for its parameters."""
     # What the file prints is for people; programs read what we print.
     with contextlib.redirect_stdout(sys.stderr):

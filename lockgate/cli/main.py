@@ -12,8 +12,6 @@ shows it). Groups import what they need inside their commands, so that --help do
 import argparse
 import importlib.metadata
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 
 from lockgate.cli import (
@@ -37,6 +35,7 @@ from lockgate.cli import (
 )
 from lockgate.cli.logs import log_error
 from lockgate.errors import LockgateError, Refused
+from lockgate.surprises import tell_surprise
 
 GROUPS = (
     new,
@@ -83,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _says_json(arguments):
             log_error(surprise)
             return 1
-        return _report(surprise, show=arguments.debug)
+        fix = "report it with that file; lockgate --debug ... shows the same at once"
+        tell_surprise(surprise, fix=fix, show=arguments.debug)
+        return 1
 
 
 def _says_json(arguments: argparse.Namespace) -> bool:
@@ -103,19 +104,6 @@ def make_parser() -> argparse.ArgumentParser:
     for group in GROUPS:
         group.register(subparsers)
     return parser
-
-
-def _report(surprise: Exception, show: bool) -> int:
-    summary = f"{type(surprise).__name__}: {surprise}".splitlines()[0]
-    print(f"Unexpected error, probably a bug in Lockgate: {summary}", file=sys.stderr)
-    if show:
-        traceback.print_exception(surprise)
-    else:
-        with tempfile.NamedTemporaryFile("w", prefix="lockgate-", suffix=".traceback", delete=False) as file:
-            traceback.print_exception(surprise, file=file)
-        print(f"  where: {file.name}", file=sys.stderr)
-        print("  fix:   report it with that file; lockgate --debug ... shows the same at once", file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

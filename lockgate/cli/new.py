@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import keyword
+import os
 import re
+import shlex
+import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -16,6 +21,10 @@ from lockgate.errors import Refused
 TEMPLATES = {"windows": "made-up sensors, minutes, a directory", "topics": "from a topic of Kafka into another"}
 """What a job can begin with; each is a job file and its test in templates/."""
 
+_LOOKED_FOR = {"conftest", "setup", "sitecustomize", "usercustomize"}  # by pytest, by pip, and by Python at its start
+_FIRST_RECORD = '{"id": 1, "account": "a-7", "cents": 1000, "currency": "EUR"}'
+_SHORTENED = 100  # characters of a name that was too long
+
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands of this group."""
@@ -23,8 +32,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     new = subparsers.add_parser(
         "new",
         help="write a job file and its test, to begin with",
-        description="Write NAME.py, a job that plans and runs as it is, and test_NAME.py, a test of it that passes as "
-        "it is and needs no broker. Nothing that is there is overwritten.",
+        description="Write NAME.py, a job that plans as it is, and test_NAME.py, a test of it that passes as it is and "
+        "needs no broker; then say how to run it. Nothing that is there is overwritten.",
     )
     new.add_argument("name", metavar="NAME", help="of the file, without .py: letters, digits and underscores")
     new.add_argument("--to", type=Path, default=Path(), metavar="DIR", help="where to; default: here")
@@ -35,55 +44,95 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_new(arguments: argparse.Namespace) -> int:
     """Write both files, and say what to do next."""
     name, directory = arguments.name, arguments.to
-    if not _can_be_imported(name):
-        raise _refusal(name, f"{name!r} is no name for a job file: tests import it by that name")
-    files = {f"{name}.py": f"{arguments.template}.py.txt", f"test_{name}.py": f"test_{arguments.template}.py.txt"}
-    there = [directory / file for file in files if (directory / file).exists()]
+    if not _can_name(name):
+        what = "Python has to import it, pytest to take it for no test, and a job to bear it"
+        raise _refusal(arguments, f"{name!r} is no name for a job file: {what}")
+    job, test = directory / f"{name}.py", directory / f"test_{name}.py"
+    there = [file for file in (job, test) if os.path.lexists(file)]
     if there:
         raise Refused(
             f"{there[0]} is there already, and nothing is overwritten", where=str(there[0]), fix="choose another name"
         )
     if _is_taken(name, directory):
-        raise _refusal(name, f"{name!r} is a module already: whoever imports one of the two would get the other")
-    label = name.replace("_", "-").strip("-")
-    templates = resources.files("lockgate.cli").joinpath("templates")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for file, template in files.items():
-            text = Template(templates.joinpath(template).read_text(encoding="utf-8"))
-            with (directory / file).open("x", encoding="utf-8") as out:
-                out.write(text.substitute(name=name, label=label))
-    except OSError as error:
-        raise Refused(
-            f"the files cannot be written: {error.strerror}", where=str(directory), fix="choose another --to DIR"
-        ) from error
-    print(*(f"wrote {directory / file}" for file in files), sep="\n")
-    job, test = (directory / file for file in files)
-    run = "-p events=2000 --until-caught-up" if arguments.template == "windows" else "-p servers=HOST:PORT"
-    print(
-        "next:",
-        f"  lockgate plan {job}      the graphs and the guarantee",
-        f"  pytest {test}      its test",
-        f"  lockgate run {job} {run}",
-        sep="\n",
-    )
+        raise _refusal(arguments, f"{name!r} is a module already: whoever imports one of the two would get the other")
+    _write({job: f"{arguments.template}.py.txt", test: f"test_{arguments.template}.py.txt"}, name)
+    print(f"wrote {job}", f"wrote {test}", "next:", *_next(arguments.template, job, test), sep="\n")
     return 0
 
 
-def _can_be_imported(name: str) -> bool:
+def _write(files: Mapping[Path, str], name: str) -> None:
+    """Write files from their templates: all, or none."""
+    templates = resources.files("lockgate.cli").joinpath("templates")
+    written: list[Path] = []
+    try:
+        for file, template in files.items():
+            text = Template(templates.joinpath(template).read_text(encoding="utf-8"))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as out:
+                written.append(file)
+                out.write(text.substitute(name=name, label=_label(name)))
+    except OSError as error:
+        for made in written:  # else the next try would be refused for it
+            with contextlib.suppress(OSError):
+                made.unlink()
+        raise Refused(
+            f"the files cannot be written: {error.strerror}",
+            where=str(error.filename or file),
+            fix="choose another --to DIR, or another name",
+        ) from error
+
+
+def _next(template: str, job: Path, test: Path) -> Iterator[str]:
+    """What to do with the files, as commands that work from here."""
+    lockgate, python = _lockgate(), _called(Path(sys.executable))
+    pytest = _called(Path(sys.executable).with_name("pytest"))
+    yield f"  {shlex.join([*lockgate, 'plan', str(job)])}      the graphs and the guarantee"
+    tested = ["pytest"] if pytest == "pytest" else [python, "-m", "pytest"]
+    yield f"  {shlex.join([*tested, str(test)])}      its test"
+    if template == "windows":
+        yield f"  {shlex.join([*lockgate, 'run', str(job), '-p', 'events=2000', '--until-caught-up'])}"
+        return
+    send = shlex.join([python, "-m", "kafka.producer", "-b", "HOST:PORT", "-t", "payments"])
+    yield f"  {shlex.join([*lockgate, 'up'])}      a Kafka, where you have none; it prints its HOST:PORT"
+    yield f"  echo '{_FIRST_RECORD}' | {send}      a first payment, which makes the topic"
+    yield f"  {shlex.join([*lockgate, 'run', str(job), '-p', 'servers=HOST:PORT'])}"
+
+
+def _lockgate() -> list[str]:
+    """How this very program is called from here: as the installed command, or as a module."""
+    if Path(sys.argv[0]).name == "lockgate":
+        return [_called(Path(sys.argv[0]))]
+    return [_called(Path(sys.executable)), "-m", "lockgate.cli.main"]
+
+
+def _called(program: Path) -> str:
+    """How a program is called from here: by its name where the PATH finds it, else by its path."""
+    found, full = shutil.which(program.name), program.absolute()
+    if found is not None and Path(found).absolute() == full:
+        return program.name
+    below = full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else program
+    return str(below if len(below.parts) > 1 else full)  # a bare name would be looked for on the PATH
+
+
+def _can_name(name: str) -> bool:
     """Is it a name of Python's that a job file and its test can have, and a job too?"""
+    from lockgate.dataflow.job import is_job_name
+
     is_name = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    return is_name and not name.startswith("test_") and bool(name.strip("_"))
+    is_special = name.startswith("__") and name.endswith("__")  # __init__ makes a package of its directory
+    return is_name and not is_special and not name.startswith("test_") and is_job_name(_label(name))
+
+
+def _label(name: str) -> str:
+    """The name of the job in a file of this name."""
+    return name.replace("_", "-").strip("-")
 
 
 def _is_taken(name: str, directory: Path) -> bool:
-    """Would the file stand before a module that is installed, or that pytest looks for?"""
-    if name in sys.stdlib_module_names or name == "conftest":
+    """Would the file stand before a module that is installed, or be taken for one that tools look for?"""
+    if name in sys.stdlib_module_names or name in _LOOKED_FOR:
         return True
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # what runs has no spec: __main__
-        return True
+    spec = importlib.util.find_spec(name)
     if spec is None:
         return False
     # A plain directory can be imported, too, and one that is here hinders nobody.
@@ -92,9 +141,13 @@ def _is_taken(name: str, directory: Path) -> bool:
     return spec.origin is not None or any(place.parent not in here for place in places)
 
 
-def _refusal(name: str, what: str) -> Refused:
-    mended = re.sub(r"\W+", "_", name.removesuffix(".py"), flags=re.ASCII).strip("_")
-    mended = mended.removeprefix("test_").strip("_") or "my_job"
-    if not _can_be_imported(mended) or _is_taken(mended, Path()):
+def _refusal(arguments: argparse.Namespace, what: str) -> Refused:
+    """The refusal of a name, with the same command for one that can be had."""
+    mended = re.sub(r"\W+", "_", arguments.name.removesuffix(".py"), flags=re.ASCII).strip("_")
+    mended = mended.removeprefix("test_")[:_SHORTENED].strip("_") or "my_job"
+    if not _can_name(mended) or _is_taken(mended, arguments.to):
         mended = f"job_{mended}"
-    return Refused(what, where="command line", fix=f"lockgate new {mended}")
+    words = [*_lockgate(), "new", mended]
+    words += ["--to", str(arguments.to)] if arguments.to != Path() else []
+    words += ["--template", arguments.template] if arguments.template != "windows" else []
+    return Refused(what, where="command line", fix=shlex.join(words))

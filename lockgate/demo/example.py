@@ -40,14 +40,13 @@ from typing import Any, NoReturn
 
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.rebuilding import rebuild
-from lockgate.demo.broker import borrow_services
 from lockgate.demo.reader import read_records
 from lockgate.errors import Failed, LockgateError, Refused
 from lockgate.files.reading import read_files
 from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.topics import create_topics, delete_topics
 from lockgate.runtime.run import Run, run
-from lockgate.services.stack import Stack, default_root
+from lockgate.surprises import tell_surprise
 
 Row = dict[str, Any]
 
@@ -86,6 +85,9 @@ def run_main(main: Callable[..., None]) -> NoReturn:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+    except Exception as surprise:  # noqa: BLE001 - the last door: nothing leaves as a raw traceback
+        tell_surprise(surprise, fix="report it with that file")
+        sys.exit(1)
     sys.exit(0)
 
 
@@ -138,18 +140,20 @@ class Tryout(ABC):
         """How many an epoch takes, so that there are as many epochs as were asked for."""
 
     def run(self, job: Job) -> Run:
-        """Run a job to the end of what was sent, and tell its guarantee."""
-        done = self._run(job, until_caught_up=True)
+        """Run a job to the end of what was sent, telling its progress, and tell its guarantee."""
+        done = self._run(job, until_caught_up=True, wait=False)
+        done.wait(lambda progress: _tell(progress.line()))
         print(f"{job.name}: declared {done.plan.declared.label}, reached {done.plan.reached.label}\n")
         return done
 
-    def _run(self, job: Job, *, until_caught_up: bool) -> Run:
+    def _run(self, job: Job, *, until_caught_up: bool, wait: bool = True) -> Run:
         return run(
             self._named(job),
             checkpoint=str(self._checkpoints / job.name),
             until_caught_up=until_caught_up,
+            wait=wait,
             rows_per_epoch=self._rows_per_epoch if until_caught_up else None,
-            log_file=Path(".lockgate") / "logs" / f"{job.name}.spark.log",
+            log_file=Path(os.environ.get("LOCKGATE_HOME") or ".lockgate") / "logs" / f"{job.name}.spark.log",
             job_file=Path(job.origin.file),
         )
 
@@ -210,8 +214,16 @@ def _in_utc(value: Any) -> Any:
 def kafka_at(servers: str | None) -> Iterator[str]:
     """The servers of a Kafka: those that are named, else those that run here, else of one that is started for it."""
     if servers is not None:
+        if not all(server.strip() for server in servers.split(",")):
+            raise Refused(
+                f"{servers!r} names no Kafka", where="command line", fix="HOST:PORT, or nothing: then one is found"
+            )
         yield servers
         return
+    # Only here, so that an example of files needs no package for local services.
+    from lockgate.demo.broker import borrow_services
+    from lockgate.services.stack import Stack, default_root
+
     stack = Stack(default_root())
     with borrow_services(stack, _tell) as is_left_running:
         found = stack.status().kafka.servers

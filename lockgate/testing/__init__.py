@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockgate.cli.jobfile import load_job
     from lockgate.testing.contract import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
     from lockgate.testing.harness import Harness
     from lockgate.testing.proving import NotProven, prove
@@ -21,11 +22,23 @@ _HOMES = {
     "ResourceContract": "lockgate.testing.contract",
     "Row": "lockgate.testing.contract",
     "SECOND": "lockgate.testing.contract",
+    "load_job": "lockgate.cli.jobfile",
     "opening": "lockgate.testing.contract",
     "prove": "lockgate.testing.proving",
 }
 
-__all__ = ["CLAIM", "FIRST", "SECOND", "Harness", "NotProven", "ResourceContract", "Row", "opening", "prove"]
+__all__ = [
+    "CLAIM",
+    "FIRST",
+    "SECOND",
+    "Harness",
+    "NotProven",
+    "ResourceContract",
+    "Row",
+    "load_job",
+    "opening",
+    "prove",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,19 @@ def test_words_behind_the_name_are_the_examples_own(capfd: pytest.CaptureFixture
     assert cli.main(["examples", "run", "fraud_detection", "--no-such-option"]) == 2
 
 
+def test_help_says_what_may_stand_behind_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["examples", "run", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for part in ("DIRECTORY for one that reads files", "HOST:PORT for one that needs Kafka", "takes neither"):
+        assert part in told
+
+
+def test_an_address_that_names_no_kafka_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["examples", "run", "payments", ""]) == 2
+    assert capfd.readouterr().err.startswith("'' names no Kafka\n  where: command line\n")
+
+
 @pytest.mark.system
 def test_an_example_starts_the_kafka_that_it_needs_and_stops_it(tmp_path: Path) -> None:
     home = tmp_path / "home"

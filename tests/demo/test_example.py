@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
 from lockgate.demo import example
-from lockgate.demo.example import Topics, in_directories, in_topics, run_main
+from lockgate.demo.example import Topics, in_directories, in_topics, kafka_at, run_main
 from lockgate.errors import Failed, Refused, Unreachable
 
 
@@ -68,6 +70,18 @@ def test_what_the_operating_system_does_not_do_is_a_paragraph_too(
     assert told[2].startswith("  fix:   ")
 
 
+def test_what_nobody_foresaw_is_a_paragraph_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert start(lambda: [][0]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "Unexpected error, probably a bug in Lockgate: IndexError: list index out of range"
+    (file,) = tmp_path.iterdir()
+    assert told[1:] == [f"  where: {file}", "  fix:   report it with that file"]
+    assert "Traceback" in file.read_text()
+
+
 def test_a_main_without_parameters_reads_the_command_line_itself() -> None:
     assert start(lambda: None, "--json") == 0
 
@@ -98,7 +112,31 @@ def test_a_directory_that_has_a_run_in_it_is_refused(there: str, tmp_path: Path)
     assert refusal.value.fix == "choose another directory, or remove these"
 
 
+def test_an_example_of_files_needs_no_package_for_local_services() -> None:
+    code = "import sys; sys.modules['psutil'] = None; import lockgate.demo.example"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("home", "logs"), [("", ".lockgate/logs"), ("/elsewhere", "/elsewhere/logs")])
+def test_the_log_lies_where_services_do(
+    home: str, logs: str, ran: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKGATE_HOME", home)
+    with in_directories("in", directory=tmp_path) as tryout:
+        tryout.run(payments(servers="ours:9092", payments="p", settled="s"))
+    ((_, options),) = ran
+    assert options["log_file"] == Path(logs) / "payments.spark.log"
+
+
 # Topics
+
+
+@pytest.mark.parametrize("servers", ["", " ", ",", "broker:9092,"])
+def test_servers_that_name_no_kafka_are_refused(servers: str) -> None:
+    with pytest.raises(Refused) as refusal, kafka_at(servers):
+        pass
+    assert refusal.value.what == f"{servers!r} names no Kafka"
 
 
 @pytest.fixture
