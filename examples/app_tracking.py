@@ -1,7 +1,7 @@
 """Does a campaign sell? Clicks on its advert, joined with what the same user buys within a day; and visits to the app.
 
-A click names its campaign if an advert led to it. A purchase counts for every such click of its user in the day before
-it. Clicks of a user with less than half an hour between them are one visit. Both results come out of the same epochs.
+The first click of a visit names the advert that led to it, or that none did. A purchase counts for every such click of
+its user in the day before it. Clicks of a user with at most half an hour between them are one visit.
 
     lockgate plan examples/app_tracking.py      the graphs and the guarantee
     python examples/app_tracking.py             a run over three made-up days; needs no broker
@@ -20,7 +20,7 @@ from lockgate.demo.example import in_directories, run_main
 
 CLICK = "user STRING, page STRING, campaign STRING, at TIMESTAMP"
 PURCHASE = "user STRING, cents BIGINT, bought TIMESTAMP"
-CHANCES = {None: 0.03, "banner": 0.06, "newsletter": 0.24}  # to buy within 30 hours, in the made-up events
+CHANCES = {"no advert": 0.03, "banner": 0.06, "newsletter": 0.24}  # to buy within 30 hours, in the made-up events
 DAY, HOUR, GAP = timedelta(days=1), timedelta(hours=1), timedelta(minutes=30)
 
 
@@ -28,8 +28,8 @@ def job(clicks: str = "clicks", purchases: str = "purchases", sales: str = "sale
     """Purchases with the clicks that led to them, and visits; events may arrive an hour out of order."""
     clicked = stream("clicks", FileSource(path=clicks, value=CLICK)).event_time("at", lateness=HOUR)
     bought = stream("purchases", FileSource(path=purchases, value=PURCHASE)).event_time("bought", lateness=HOUR)
-    adverts = clicked.where("campaign IS NOT NULL")
-    sold = adverts.join(bought, on="user", within=DAY, name="effect").where("bought >= at")
+    arrived = clicked.where("campaign IS NOT NULL")
+    sold = arrived.join(bought, on="user", within=DAY, name="effect").where("bought >= at")
     visited = clicked.key_by("user").window(windows.session(gap=GAP)).aggregate(clicks="count(*)")
     return Job(
         "app-tracking",
@@ -40,7 +40,7 @@ def job(clicks: str = "clicks", purchases: str = "purchases", sales: str = "sale
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late to be counted."""
     clicks, purchases = ([one for one in events[name] if not one["_late"]] for name in ("clicks", "purchases"))
     sales = [
         {name: one for name, one in {**click, **purchase}.items() if name != "_late"}
@@ -66,10 +66,10 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 
 
 def make_activity(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The visits of three days and what is bought after them, by stream; up to half an hour out of order."""
+    """Visits of three days, most of new users, and what is bought after them; up to half an hour out of order."""
     rng, made = random.Random(seed), []
     for number in range(count):
-        user, campaign = f"user-{rng.randrange(count)}", rng.choice(list(CHANCES))
+        user, campaign = f"user-{rng.randrange(3 * count)}", rng.choice(list(CHANCES))
         at = datetime(2026, 1, 1, tzinfo=timezone.utc) + number * 3 * DAY / count
         for page in ("home", "search", "item")[: rng.randint(1, 3)]:
             at += timedelta(minutes=rng.uniform(1, 9))
@@ -78,8 +78,7 @@ def make_activity(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]
         if rng.random() < CHANCES[campaign]:
             at += HOUR * rng.uniform(0, 30)
             made.append((at, "purchases", {"user": user, "cents": rng.randrange(9999), "bought": at.isoformat()}))
-    for _, name, event in sorted(made, key=lambda one: one[0] + rng.uniform(0, 0.5) * HOUR):
-        yield name, event
+    yield from (one[1:] for one in sorted(made, key=lambda one: one[0] + rng.uniform(0, 0.5) * HOUR))
 
 
 def main(directory: Path | None = None) -> None:
@@ -90,8 +89,9 @@ def main(directory: Path | None = None) -> None:
             tryout.send(name, [event for into, event in activity if into == name])
         tryout.run(job(**tryout.places))
         sales, visits = tryout.rows("sales"), tryout.rows("visits")
-    print("purchases within a day of a click on an advert, by the day of the click")
-    print(terminal.bars(Counter(sorted(f"{row['campaign']:10} {row['at']:%b %d}" for row in sales))))
+    clicked, sold = Counter(event.get("campaign") for _, event in activity), Counter(row["campaign"] for row in sales)
+    rates = {f"{one:10} {clicked[one]} clicks, {sold[one]:3} bought": 100 * sold[one] / clicked[one] for one in CHANCES}
+    print("purchases within a day of the click that began a visit, per hundred such clicks\n" + terminal.bars(rates))
     print(f"\n{len(visits):,} visits; the longest had {max(row['clicks'] for row in visits)} clicks")
 
 

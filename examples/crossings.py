@@ -31,7 +31,7 @@ def job(vehicles: str = "vehicles", counts: str = "counts") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
     minute = timedelta(minutes=1)
     watermark = max(vehicle["at"] for vehicle in events["vehicles"]) - timedelta(seconds=10)
     groups: dict[tuple[str, datetime], list[dict[str, Any]]] = defaultdict(list)
@@ -74,14 +74,15 @@ def main(directory: Path | None = None) -> None:
         tryout.send("vehicles", make_vehicles(count=3000, seed=7))
         tryout.run(job(**tryout.places))
         rows = sorted(tryout.rows("counts"), key=lambda row: row["window_start"])
+    told = []
     for crossing in ("Mill Road", "Station", "Old Bridge"):
-        counts = [row["vehicles"] for row in rows if row["crossing"] == crossing]
-        print(f"{crossing:10}  {terminal.sparkline(counts, floor=0)}  up to {max(counts)} in five minutes")
-    print("\nthe busiest five minutes began at")
-    busiest = sorted(rows, key=lambda row: (-row["vehicles"], row["window_start"]))[:5]
-    print(
-        terminal.bars({f"{terminal.clock(row['window_start'])} {row['crossing']}": row["vehicles"] for row in busiest})
-    )
+        own = [row for row in rows if row["crossing"] == crossing]
+        busiest = max(own, key=lambda row: row["vehicles"])
+        course = terminal.sparkline([row["vehicles"] for row in own], floor=0)
+        facts = {name: busiest[name] for name in ("vehicles", "lorries", "fastest")}
+        told.append({"crossing": crossing, "each minute": course, "busiest from": busiest["window_start"], **facts})
+    print(terminal.table(told))
+    print("\neach curve goes from none to its own busiest; the first four windows began before the first vehicle")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def job(
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`; a late order has no minute any more, and counts in the totals."""
+    """The same without Spark, for `lockgate prove`; what comes for a closed minute, `_late`, counts in the totals."""
     orders = [order for order in events["orders"] if order["promotion"] is not None]
     watermark = max(order["at"] for order in orders) - timedelta(seconds=10)
     minutes: dict[tuple[str, datetime], list[Any]] = defaultdict(list)

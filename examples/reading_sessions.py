@@ -33,7 +33,7 @@ def job(pages: str = "pages", sessions: str = "sessions") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
     gap = timedelta(minutes=15)
     watermark = max(page["at"] for page in events["pages"]) - timedelta(minutes=2)
     sessions: dict[str, list[list[datetime]]] = defaultdict(list)

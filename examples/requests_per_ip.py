@@ -18,7 +18,7 @@ from lockgate.demo.example import in_topics, run_main
 def job(
     servers: str = "localhost:9092", requests: str = "requests", counts: str = "counts", late: str = "late-requests"
 ) -> Job:
-    """The requests of each address in each minute; they may be ten seconds out of order, and then are late."""
+    """Requests by address and minute, up to ten seconds out of order; what comes for a closed minute is late."""
     asked = stream(
         "requests", KafkaSource(topic=requests, servers=servers, value="ip STRING, url STRING, at TIMESTAMP")
     )
@@ -37,7 +37,7 @@ def job(
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes for a closed minute."""
     minute = timedelta(minutes=1)
     watermark = max(request["at"] for request in events["requests"]) - timedelta(seconds=10)
     counts: Counter[tuple[str, datetime]] = Counter()

@@ -35,7 +35,7 @@ def job(readings: str = "readings", averages: str = "averages") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
     minute = timedelta(minutes=1)
     watermark = max(reading["at"] for reading in events["readings"]) - timedelta(seconds=10)
     groups: dict[tuple[str, datetime], list[float]] = defaultdict(list)
@@ -84,6 +84,7 @@ def main(directory: Path | None = None) -> None:
             for sensor, course in sorted(courses.items())
         )
     )
+    print("\neach curve goes from the coldest minute of its own sensor to the warmest")
 
 
 if __name__ == "__main__":

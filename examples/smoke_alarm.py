@@ -40,7 +40,7 @@ def job(readings: str = "readings", alarms: str = "alarms", hot: str = "hot") ->
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`."""
+    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for the pattern."""
     bound = timedelta(minutes=10)
     until = max(reading["at"] for reading in events["readings"]) - timedelta(minutes=1)
     waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -716,9 +716,9 @@ def _refuse_unfit_for_real_time(graph: LogicalGraph) -> None:
         elif isinstance(step, FanOut):
             why = "it runs no Python functions"
             fix = (
-                "declare mode=Mode.MICRO_BATCH, where the deadline counts from the moment at which a task holds the"
-                " event; or write each function that SQL can say as a real-time job of its own, with a topic for its"
-                " scores, and join these by the event's id"
+                "declare mode=Mode.MICRO_BATCH, where the deadline counts from the moment at which a task gives the"
+                " event to its functions; or write each function that SQL can say as a real-time job of its own, with"
+                " a topic for its scores, and join these by the event's id"
             )
         elif isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
             why = f"it runs no Python, and {reason}"

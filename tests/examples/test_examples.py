@@ -1,6 +1,7 @@
 """Every example of topics runs on real Kafka and Spark, and its result equals a computation in plain Python."""
 
 import ast
+import base64
 import http.client
 import itertools
 import json
@@ -26,7 +27,8 @@ from lockgate.cli.jobfile import load_job
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 LATENESS = timedelta(seconds=10)
 MINUTE = timedelta(minutes=1)
@@ -48,6 +50,7 @@ DECLARED = {
     "bubbles": Guarantee.END_TO_END_EXACTLY_ONCE,
     "crossings": Guarantee.END_TO_END_EXACTLY_ONCE,
     "fraud_detection": Guarantee.END_TO_END_EXACTLY_ONCE,
+    "fraud_in_python": Guarantee.END_TO_END_EXACTLY_ONCE,
     "hashtags": Guarantee.AT_LEAST_ONCE,
     "order_volume": Guarantee.END_TO_END_EXACTLY_ONCE,
     "payments": Guarantee.END_TO_END_EXACTLY_ONCE,
@@ -59,8 +62,40 @@ DECLARED = {
 }
 
 
+# A test that holds its rows against plain Python, and one that kills it.
+OVER_TIME, KILLED = "test_examples_over_time.py::", "test_examples_killed.py::"
+COMPARED = {
+    "app_tracking": f"{OVER_TIME}test_purchases_within_a_day_of_a_click_and_visits",
+    "bubbles": f"{OVER_TIME}test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel",
+    "crossings": f"{OVER_TIME}test_vehicles_per_crossing_in_five_minutes",
+    "fraud_detection": "test_fraud_detection.py::test_analysers_score_every_payment_and_the_table_has_them_joined",
+    "fraud_in_python": "test_fraud_in_python.py::test_payments_are_scored_and_what_is_slow_is_cut_off",
+    "hashtags": "test_examples.py::test_hashtags_are_counted_per_minute",
+    "order_volume": "test_examples.py::test_order_volume_is_added_up_per_minute_and_as_of_each_order",
+    "payments": "test_examples.py::test_payments_are_settled_once_with_their_fee_and_in_the_order_of_their_account",
+    "reading_sessions": f"{OVER_TIME}test_reading_sessions_with_their_pages_and_their_duration",
+    "requests_per_ip": "test_examples.py::test_requests_are_counted_per_address_and_minute",
+    "sensor_averages": f"{OVER_TIME}test_the_average_temperature_of_each_sensor_and_minute",
+    "smoke_alarm": f"{OVER_TIME}test_smoke_within_ten_minutes_of_heat_is_an_alarm_also_out_of_order",
+    "system_usage": "test_examples.py::test_transactions_are_counted_per_customer[exactly-once]",
+}
+STRUCK = {name: f"{KILLED}test_example_keeps_its_promise_although_its_driver_is_killed[{name}]" for name in NAMES} | {
+    "fraud_detection": f"{KILLED}test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_killed",
+    "fraud_in_python": "test_fraud_in_python.py::test_each_payment_is_scored_once_although_the_driver_is_killed",
+}
+
+
 def test_every_example_is_tested() -> None:
-    assert sorted(DECLARED) == NAMES
+    assert sorted(COMPARED) == NAMES
+    assert {*COMPARED.values()} - collected("not prove") == set()  # as `make test` asks
+    assert {*STRUCK.values()} - collected("") == set()
+
+
+def collected(marks: str) -> set[str]:
+    """The tests of the examples that pytest finds, as FILE::TEST."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", marks]
+    found = subprocess.run([*command, str(HERE)], cwd=EXAMPLES.parent, capture_output=True, text=True, check=True)
+    return {line.rpartition("/")[2] for line in found.stdout.splitlines() if "::" in line}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -254,6 +289,56 @@ def test_payments_are_settled_once_with_their_fee_and_in_the_order_of_their_acco
             assert ids == sorted(ids)
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("mode", ["acks", "checkpoints", "exactly-once"])
+def test_transactions_are_counted_per_customer(mode: str, spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    events, usage, letters = unique("api-events"), unique("usage"), unique("usage-letters")
+    calls = list(make_events("system_usage", count=EVENTS, seed=15))
+    send(kafka, events, calls)
+    places = {"servers": kafka, "events": events, "usage": usage, "letters": letters}
+    run_all(job_of("system_usage", **places, mode=mode), tmp_path)
+
+    rows = list(read(kafka, usage))
+    check_usage(rows, calls)
+    assert all(row["_key"] == row["customer"].encode() for row in rows)
+    put_aside = [json.loads(base64.b64decode(letter["value"])) for letter in read(kafka, letters)]
+    assert sorted(call["id"] for call in put_aside) == [call["id"] for call in calls if is_malformed(call)]
+
+
+def is_malformed(call: dict[str, Any]) -> bool:
+    return " " not in call["call"]
+
+
+def check_usage(rows: list[dict[str, Any]], calls: list[dict[str, Any]]) -> None:
+    """Every good call once, and those of a customer counted 1, 2, 3 to their number."""
+    good = [call for call in calls if not is_malformed(call)]
+    assert sorted(row["id"] for row in rows) == [call["id"] for call in good]
+    customers = {call["id"]: call["customer"] for call in good}
+    assert all(customers[row["id"]] == row["customer"] for row in rows)
+    for customer in set(customers.values()):
+        mine = sorted((row for row in rows if row["customer"] == customer), key=lambda row: row["transactions"])
+        assert [row["transactions"] for row in mine] == [*range(1, len(mine) + 1)]
+        for partition in range(PARTITIONS):  # the order of an input partition is kept
+            ids = [row["id"] for row in mine if row["id"] % PARTITIONS == partition]
+            assert ids == sorted(ids)
+
+
+def test_the_check_of_the_usage_notices_a_state_that_counts_wrongly() -> None:
+    calls = list(make_events("system_usage", count=200, seed=1))
+    counts: Counter[str] = Counter()
+    rows = []
+    for call in calls:
+        if not is_malformed(call):
+            counts[call["customer"]] += 1
+            rows.append({"customer": call["customer"], "id": call["id"], "transactions": counts[call["customer"]]})
+    check_usage(rows, calls)
+    forgetful = [{**row, "transactions": 1} for row in rows]
+    twice = [{**row, "transactions": row["transactions"] + 1} for row in rows]
+    for wrong in (forgetful, twice, rows[:-1], [*rows, rows[5]], [{**rows[0], "customer": "other"}, *rows[1:]]):
+        with pytest.raises(AssertionError):
+            check_usage(wrong, calls)
+
+
 # -- as a user runs them ----------------------------------------------------------------------------------------------
 
 
@@ -353,6 +438,7 @@ MAKERS = {
     "bubbles": "make_bubbles",
     "crossings": "make_vehicles",
     "fraud_detection": "make_transactions",
+    "fraud_in_python": "make_transactions",
     "hashtags": "make_posts",
     "order_volume": "make_orders",
     "payments": "make_payments",
@@ -384,8 +470,9 @@ def unique(topic: str) -> str:
 
 def send(servers: str, topic: str, events: list[dict[str, Any]]) -> None:
     """Spread the events over all partitions in turn: they are out of order across partitions, too, but not much."""
-    at = [moment(event["at"]) for event in events]
-    assert any(one > two for one, two in itertools.pairwise(at)), "the events are to be out of order"
+    if "at" in events[0]:
+        at = [moment(event["at"]) for event in events]
+        assert any(one > two for one, two in itertools.pairwise(at)), "the events are to be out of order"
     create_topics(servers, [topic], partitions=PARTITIONS, where="test")
     producer = KafkaProducer(bootstrap_servers=servers)
     for number, event in enumerate(events):

@@ -184,6 +184,8 @@ def test_bubbles_of_a_minute_earn_a_bonus_from_500_on() -> None:
     ]
     rows = told("bubbles", "popped", timed(*popped))["bonuses"]
     assert rows == [{"team": "a", "window_start": at(0), "window_end": at(60), "bubbles": 500}]
+    for least, teams in ((499, {"a", "b"}), (501, set())):
+        assert {row["team"] for row in told("bubbles", "popped", timed(*popped), f"least={least}")["bonuses"]} == teams
     waiting = told("bubbles", "popped", timed(*popped), "lateness=2 hours")
     assert waiting == {"bonuses": []}
     assert told("bubbles", "popped", timed(*popped), "allowed=1 minute") == {}

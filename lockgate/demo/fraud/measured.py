@@ -1,6 +1,7 @@
 """What the topics say afterwards: how long scores and answers took, and how many answers were partial. Pure.
 
-Everything is counted by the stamps that the broker gave the records when it had them: one clock, and nobody's own word.
+Everything is counted by the stamps that the broker gave the records when it had them: one clock, and nobody's own word,
+in whole milliseconds.
 An analyser commits at the end of an epoch, and scores nothing meanwhile. So a score whose payment came within a second
 of such a commit counts as one at an epoch's end, and is told apart; none is left out.
 """
@@ -17,6 +18,12 @@ from lockgate.presenter.latencies import Latencies
 
 NEAR_MS = 1000
 """So close to the commit of an epoch is at its end."""
+
+BAR_MS = {"ms_p50": 5, "ms_p99": 20}
+"""What is wanted of scores between epoch ends, at 1,000 payments a second."""
+
+BETWEEN, ALL = "between these", "all"
+"""Payments that came in no phase (starts, warm-up, what it takes to catch up), and all of them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class PhaseCount:
         self.payments += 1
         if not given:
             self.unanswered += 1
+            self.missed += 1
             return
         first = given[0]
         self.partial += first.is_partial
@@ -88,6 +96,7 @@ class PhaseCount:
             "partial_share": round(self.partial / answered, 4) if answered else None,
             "replaced": self.replaced,
             "missed_deadlines": self.missed,
+            "missed_share": round(self.missed / self.payments, 4) if self.payments else None,
             "missing": dict(self.missing),
             "answer": self.first.facts(),
             "full_answer": self.full.facts(),
@@ -95,12 +104,12 @@ class PhaseCount:
 
 
 def count_answers(stamps: Stamps) -> dict[str, PhaseCount]:
-    """The answers of each phase; a payment belongs to the phase in which it came."""
-    counts = {phase.name: PhaseCount() for phase in stamps.phases}
+    """The answers of each phase, of the times between, and all; a payment belongs to the phase in which it came."""
+    counts = {name: PhaseCount() for name in (*(phase.name for phase in stamps.phases), BETWEEN, ALL)}
     for id, arrived in stamps.arrivals.items():
-        for phase in stamps.phases:
-            if phase.begin_ms <= arrived < phase.end_ms:
-                counts[phase.name].count(arrived, stamps.answers.get(id, ()), stamps.deadline_ms)
+        came = (phase.name for phase in stamps.phases if phase.begin_ms <= arrived < phase.end_ms)
+        for name in (next(came, BETWEEN), ALL):
+            counts[name].count(arrived, stamps.answers.get(id, ()), stamps.deadline_ms)
     return counts
 
 
@@ -154,65 +163,57 @@ def count_unscored(stamps: Stamps) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Measured:
-    """All of it. Scores are timed in the first phase, in which nothing is done to anybody."""
+    """All of it. Scores are timed in the phases in which nothing is done to an analyser."""
 
     stamps: Stamps
     table: Mapping[str, int]  # of the result store: rows, and how many have all scores
+    timed: int  # so many of the phases, the first ones, are those
 
     def facts(self) -> dict[str, Any]:
         """As plain data."""
-        first = self.stamps.phases[0]
-        timed = time_scores(self.stamps, first)
+        phases = self.stamps.phases[: self.timed]
         return {
             "deadline_ms": self.stamps.deadline_ms,
             "phases": {name: count.facts() for name, count in count_answers(self.stamps).items()},
-            "scores": {
-                analyser: {kind: times.facts() for kind, times in kinds.items()} for analyser, kinds in timed.items()
-            },
+            "scores": {phase.name: self._scores(phase) for phase in phases},
             "epoch_ends": {analyser: len(ends) for analyser, ends in self.stamps.epoch_ends.items()},
-            "epoch_ends_timed": count_epoch_ends(self.stamps, first),
-            "stall_ms_max": {analyser: kinds["epoch_ends"].longest_ms for analyser, kinds in timed.items()},
             "unscored": count_unscored(self.stamps),
             "table": dict(self.table),
+        }
+
+    def _scores(self, phase: Phase) -> dict[str, dict[str, Any]]:
+        ends = count_epoch_ends(self.stamps, phase)
+        return {
+            analyser: {
+                **{kind: times.facts() for kind, times in kinds.items()},
+                "epoch_ends_seen": ends[analyser],
+                "stall_ms_max": kinds["epoch_ends"].longest_ms,
+                "meets_bar": _meets_bar(kinds["between"].facts()),
+            }
+            for analyser, kinds in time_scores(self.stamps, phase).items()
         }
 
     def text(self) -> str:
         """As tables."""
         facts = self.facts()
-        scores = [
-            {
-                "analyser": analyser,
-                "payments": _KINDS[kind],
-                "scored": told["count"],
-                "never": told["unscored"],
-                **_columns(told),
-                "longest ms": _number(told["ms_max"]),
-            }
-            for analyser, kinds in facts["scores"].items()
-            for kind, told in kinds.items()
-            if told["count"] or told["unscored"]
-        ]
         answers = [
             {
                 "phase": name,
                 "payments": told["payments"],
                 "unanswered": told["unanswered"],
                 "partial": told["partial"],
-                "share": "-" if told["partial_share"] is None else f"{told['partial_share']:.1%}",
+                "share": _share(told["partial_share"]),
                 "replaced later": told["replaced"],
                 f"behind {facts['deadline_ms']} ms": told["missed_deadlines"],
+                "late": _share(told["missed_share"]),
                 **_columns(told["answer"]),
             }
             for name, told in facts["phases"].items()
         ]
-        first = self.stamps.phases[0].name
         missing = [f"  {name}: {_listed(told['missing'])}" for name, told in facts["phases"].items()]
         rows, whole, came = self.table["rows"], self.table["whole"], len(self.stamps.arrivals)
         lines = [
-            f"From a payment's arrival to its scores, while nothing was stopped ({first})",
-            terminal.table(scores),
-            f"Ends of epochs meanwhile: {_listed(facts['epoch_ends_timed'])}",
-            f"Longest stall at one, in ms: {_listed(facts['stall_ms_max'])}",
+            *(line for name, scores in facts["scores"].items() for line in _score_lines(name, scores)),
             f"Never scored, to the end of the show: {_listed(facts['unscored'])}",
             "",
             "From a payment's arrival to its answer, by what was done meanwhile",
@@ -225,12 +226,49 @@ class Measured:
         return "\n".join(lines)
 
 
+def _score_lines(phase: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    rows = [
+        {
+            "analyser": analyser,
+            "payments": _KINDS[kind],
+            "scored": told[kind]["count"],
+            "never": told[kind]["unscored"],
+            **_columns(told[kind]),
+            "longest ms": _number(told[kind]["ms_max"]),
+        }
+        for analyser, told in scores.items()
+        for kind in _KINDS
+        if told[kind]["count"] or told[kind]["unscored"]
+    ]
+    words = {True: "met", False: "missed", None: "-"}
+    bar = ", ".join(f"{analyser} {words[told['meets_bar']]}" for analyser, told in scores.items())
+    return [
+        f"From a payment's arrival to its scores ({phase})",
+        terminal.table(rows),
+        f"Wanted between epoch ends: p50 {BAR_MS['ms_p50']} ms, p99 {BAR_MS['ms_p99']} ms: {bar}",
+        f"Ends of epochs meanwhile: {_listed({name: told['epoch_ends_seen'] for name, told in scores.items()})}",
+        f"Longest stall at one, in ms: {_listed({name: told['stall_ms_max'] for name, told in scores.items()})}",
+        "",
+    ]
+
+
+def _meets_bar(told: Mapping[str, Any]) -> bool | None:
+    """Are scores as quick as is wanted? None where there are none, and no where a payment has none."""
+    if not told["count"] and not told["unscored"]:
+        return None
+    return not told["unscored"] and all(told[name] <= limit for name, limit in BAR_MS.items())
+
+
 _KINDS = {"between": "between epoch ends", "epoch_ends": "at epoch ends", "all": "all"}
 
 
 def _columns(told: Mapping[str, Any]) -> dict[str, object]:
     names = {"ms_p50": "p50 ms", "ms_p99": "p99 ms", "ms_p999": "p99.9 ms"}
     return {shown: _number(told[name]) for name, shown in names.items()}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _number(value: float | None) -> object:

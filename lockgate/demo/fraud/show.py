@@ -2,13 +2,14 @@
 
     driver 1     amount, velocity, place: three real-time queries in one JVM
     driver 2     blacklist, alone, since it is stopped (SIGSTOP) and killed (SIGKILL)
-    driver 3     the results, exactly-once into PostgreSQL; nobody waits for it, so it runs at a low priority
+    driver 3     the results, exactly-once into PostgreSQL; nobody waits for it, so it is at a low priority when it runs
     presenter    answers within the deadline
     sender       payments at an even rate
 
     warm-up      until every analyser scores and JVMs have compiled what is hot; not measured
     undisturbed  the phase in which scores are timed
-    results      the job of the table begins, and takes what cores are left; on two of them all else is slower now
+    results      the job of the table begins, and takes what cores are left; on two of them all else is slower now.
+                 When it has rows, scores are timed once more
     stopped      blacklist stands still; then it goes on
     killed       blacklist is killed, and started again
     afterwards   until the table has every payment
@@ -35,7 +36,7 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from lockgate.demo.broker import borrow_services
@@ -55,12 +56,12 @@ _DRIVERS = (("amount", "velocity", "place"), (DISTURBED,))
 _PROCESSES = (*(parts[0] for parts in _DRIVERS), "results", "presenter", "sender")
 _WHERE = "the topics of the show"
 _OLD_TOPIC = re.compile(r"fraud-\d{8}-\d{6}-.+")
-_OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|letters)$"
+_OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|late|letters)$"
 _OUR_ERROR = re.compile(r"^\S.*\n  where: .*\n  fix: .*", re.MULTILINE)
 _PATIENCE = timedelta(minutes=5)
 _KILL_LIMIT = timedelta(seconds=20)
 _LOOK_SECONDS = 0.2
-_LOW_PRIORITY = 8  # with less it is given no core for so long that Spark gives up its Python workers
+_LOW_PRIORITY = 8
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def show(
         ends.callback(stage.end)
         phases = stage.play()
         stage.finish()
-        return Measured(stage.stamps(phases), stage.table())
+        return Measured(stage.stamps(phases), stage.table(), timed=2)
 
 
 def main_show(file: Path) -> None:
@@ -192,9 +193,12 @@ class _Stage:
         self._await_scores(ANALYSERS)
         self._tell(f"all analysers score; warming up for {settings.warm_up:.0f} s")
         self._pass(settings.warm_up)
+        self._tell(f"scores are timed for {settings.undisturbed:.0f} s")
         phases = [self._phase("undisturbed", lambda: self._pass(settings.undisturbed))]
         self._start_driver(("results",))
         self._await(lambda: self.table()["rows"] > 0, "the table has payments")
+        self._step_back("results")
+        self._tell(f"scores are timed once more, beside the table's job, for {settings.beside:.0f} s")
         phases.append(self._phase("results beside", lambda: self._pass(settings.beside)))
         phases.append(self._phase(f"{DISTURBED} stopped", self._stop_one))
         self._await_scores((DISTURBED,))
@@ -253,11 +257,8 @@ class _Stage:
         import psycopg
         from psycopg import sql
 
-        whole = sql.SQL(" AND ").join(
-            sql.SQL("{} IS NOT NULL").format(sql.Identifier(f"{analyser}_score")) for analyser in ANALYSERS
-        )
-        query = sql.SQL("SELECT count(card), count(*) FILTER (WHERE {}) FROM {}").format(
-            whole, sql.Identifier(self._topics.table)
+        query = sql.SQL("SELECT count(card), count(*) FILTER (WHERE NOT is_partial) FROM {}").format(
+            sql.Identifier(self._topics.table)
         )
         with psycopg.connect(self._dsn) as connection:
             try:
@@ -271,7 +272,7 @@ class _Stage:
         import psycopg
 
         try:
-            _drop_tables(self._dsn, f"^{self._topics.table.removesuffix('results')}(results|letters)$")
+            _drop_tables(self._dsn, f"^{self._topics.table.removesuffix('results')}(results|late|letters)$")
             delete_topics(self._topics.servers, self._topics.names, where=_WHERE)
         except (LockgateError, psycopg.Error) as error:
             self._tell(f"the topics and the table of this show are left: {error}")
@@ -295,15 +296,16 @@ class _Stage:
         parameters = {"servers": self._topics.servers, "prefix": self._topics.prefix, "dsn": self._dsn}
         words += [word for item in parameters.items() for word in ("-p", "=".join(item))]
         module = ["lockgate.demo.fraud.driver", str(self._file), *words, "--home", str(self._home)]
-        self._start(name, module, niceness=_LOW_PRIORITY if name == "results" else 0)
+        self._start(name, module)
         out = self._home / f"{name}.out"
         self._await(lambda: out.read_bytes().count(b"started ") == len(parts), f"{', '.join(parts)} started")
-        if name == "results":
-            self._step_back(name)
         self._tell(f"started {', '.join(parts)}")
 
     def _step_back(self, name: str) -> None:
-        """Leave the cores to the others: Linux deals them out to sessions first, and a JVM has one of its own."""
+        """Leave the cores to the others: Linux deals them out to sessions first, and a JVM has one of its own.
+
+        Not before it runs: Spark gives a Python worker ten seconds to start.
+        """
         for process in self._mark(name).carriers():
             with contextlib.suppress(OSError):  # it has ended, or this system has no such groups
                 if os.getsid(process.pid) != os.getsid(0):
@@ -320,10 +322,10 @@ class _Stage:
         ]
         self._start("sender", ["lockgate.demo.fraud.sender", *words])
 
-    def _start(self, name: str, module: Sequence[str], niceness: int = 0) -> None:
+    def _start(self, name: str, module: Sequence[str]) -> None:
         mark = self._mark(name)
         environ = {**os.environ, mark.name: mark.value}
-        command = [*(("nice", "-n", str(niceness)) if niceness else ()), sys.executable, "-m", *module]
+        command = [sys.executable, "-m", *module]
         with (self._home / f"{name}.out").open("wb") as out, (self._home / f"{name}.err").open("ab") as err:
             self._processes[name] = subprocess.Popen(command, env=environ, cwd=self._home, stdout=out, stderr=err)
 
@@ -350,11 +352,11 @@ class _Stage:
     # Waiting
 
     def _await_scores(self, analysers: Sequence[str]) -> None:
-        """Until each of these has scored something that came from now on."""
+        """Until each of these has scored a payment that was sent from now on, so that it is behind with none."""
+        now = datetime.now(timezone.utc)
         names = [self._topics.scores[analyser] for analyser in analysers]
-        before = self._topics.counts(names)
         self._await(
-            lambda: all(count > before[name] for name, count in self._topics.counts(names).items()),
+            lambda: all((newest := self._topics.newest(name)) is not None and newest > now for name in names),
             f"{', '.join(analysers)} score",
         )
 

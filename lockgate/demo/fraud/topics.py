@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from lockgate.demo.fraud.measured import Given
@@ -71,6 +72,11 @@ class Topics:
         finally:
             consumer.close()
 
+    def newest(self, topic: str) -> datetime | None:
+        """The payment's time in the newest record of a topic."""
+        found = [datetime.fromisoformat(value["at"].replace("Z", "+00:00")) for value, _ in self.read(topic, last=1)]
+        return max(found, default=None)
+
     def arrivals(self) -> dict[str, int]:
         """When each payment came."""
         return {value["id"]: at for value, at in self.read(self.payments)}
@@ -89,15 +95,16 @@ class Topics:
             found.setdefault(value["id"], []).append(Given(at, value["is_partial"], tuple(value["missing"])))
         return found
 
-    def read(self, topic: str) -> Iterator[tuple[dict[str, Any], int]]:
-        """Every record up to the end that the topic has now, with its stamp."""
+    def read(self, topic: str, last: int | None = None) -> Iterator[tuple[dict[str, Any], int]]:
+        """Every record up to the end that the topic has now, with its stamp; or the last ones of each partition."""
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {"bootstrap.servers": self.servers, "group.id": "lockgate-show", "isolation.level": "read_committed"}
         consumer = Consumer(settings)
         try:
             ends = dict(_ends(consumer, topic))
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            begin = {partition: 0 if last is None else max(0, end - last) for partition, end in ends.items()}
+            consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in begin.items()])
             left = {partition for partition, end in ends.items() if end}
             while left:
                 messages = consumer.consume(num_messages=_AT_ONCE, timeout=0.2)

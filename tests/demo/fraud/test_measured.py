@@ -4,6 +4,8 @@ import json
 import re
 
 from lockgate.demo.fraud.measured import (
+    ALL,
+    BETWEEN,
     Given,
     Measured,
     Phase,
@@ -56,6 +58,13 @@ def test_a_payment_without_an_answer_is_counted_as_such() -> None:
     del given["p3"]
     facts = count_answers(stamps(answers=given))["undisturbed"].facts()
     assert (facts["payments"], facts["unanswered"], facts["answer"]["count"]) == (100, 1, 99)
+    assert facts["missed_deadlines"] == 100, "who waits for it has missed it"
+
+
+def test_payments_between_the_phases_are_counted_too() -> None:
+    counts = count_answers(stamps(phases=[Phase("late", 15_000, 20_000)]))
+    assert {name: count.payments for name, count in counts.items()} == {"late": 50, BETWEEN: 150, ALL: 200}
+    assert (counts[BETWEEN].missed, counts[ALL].missed, counts[ALL].partial) == (100, 100, 100)
 
 
 def test_scores_at_the_end_of_an_epoch_are_told_apart_and_none_is_left_out() -> None:
@@ -77,7 +86,7 @@ def test_payments_without_a_score_are_in_the_rows_of_the_scores() -> None:
     scores = {"amount": {id: at + 3 for id, at in stamps().arrivals.items() if id not in ("p3", "p45", "p150")}}
     timed = time_scores(stamps(scores=scores), QUIET)["amount"]
     assert {kind: times.unscored for kind, times in timed.items()} == {"between": 1, "epoch_ends": 1, "all": 2}
-    text = Measured(stamps(scores={"amount": {}}), {"rows": 0, "whole": 0}).text()
+    text = Measured(stamps(scores={"amount": {}}), {"rows": 0, "whole": 0}, timed=1).text()
     assert re.search(r"^amount +all +0 +100 +- +- +- +-$", text, re.MULTILINE)
 
 
@@ -88,21 +97,40 @@ def test_ends_of_epochs_count_for_the_phase_whose_scores_they_hold_up() -> None:
 
 
 def test_the_text_has_what_the_facts_have() -> None:
-    measured = Measured(stamps(), {"rows": 200, "whole": 100})
+    measured = Measured(stamps(), {"rows": 200, "whole": 100}, timed=1)
     facts, text = measured.facts(), measured.text()
     assert facts["table"] == {"rows": 200, "whole": 100}
     assert facts["epoch_ends"] == {"amount": 1, "place": 0}
-    assert facts["stall_ms_max"] == {"amount": 30, "place": None}
+    assert [*facts["scores"]] == ["undisturbed"]
+    scores = facts["scores"]["undisturbed"]
+    assert {name: told["stall_ms_max"] for name, told in scores.items()} == {"amount": 30, "place": None}
+    assert {name: told["meets_bar"] for name, told in scores.items()} == {"amount": False, "place": True}
     assert json.loads(json.dumps(facts)) == facts
     assert "200 of 200 payments, 100 with all scores" in text
     for words in ("place stopped", "at epoch ends", "behind 20 ms", "p99.9 ms"):
         assert words in text
     for line in (
+        "Wanted between epoch ends: p50 5 ms, p99 20 ms: amount missed, place met",
         "Ends of epochs meanwhile: amount 1, place 0",
         "Longest stall at one, in ms: amount 30, place -",
         "Never scored, to the end of the show: amount 0, place 100",
         "  undisturbed: none",
         "  place stopped: place 100",
+        "  between these: none",
+        "  all: place 100",
     ):
         assert line in text.splitlines()
-    assert re.search(r"^place stopped +100 +0 +100 +100\.0% +100 +0 ", text, re.MULTILINE)
+    assert re.search(r"^place stopped +100 +0 +100 +100\.0% +100 +0 +0\.0% ", text, re.MULTILINE)
+
+
+def test_scores_are_timed_in_each_phase_in_which_nothing_is_done_to_an_analyser() -> None:
+    beside = Phase("results beside", 10_000, 15_000)
+    measured = Measured(stamps(phases=[QUIET, beside, STOPPED]), {"rows": 0, "whole": 0}, timed=2)
+    scores = measured.facts()["scores"]
+    assert {name: told["amount"]["all"]["count"] for name, told in scores.items()} == {
+        "undisturbed": 100,
+        "results beside": 50,
+    }
+    # A payment that never gets its score is no quick one.
+    assert scores["results beside"]["place"]["meets_bar"] is False
+    assert "From a payment's arrival to its scores (results beside)" in measured.text()

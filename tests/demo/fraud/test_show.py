@@ -136,7 +136,7 @@ def test_a_part_that_has_ended_is_told_with_its_cause(said: str, words: str, tmp
 
 def test_what_was_measured_is_text_or_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stamps = Stamps({}, {"place": {}}, {}, {}, [Phase("undisturbed", 0, 1)], deadline_ms=20)
-    measured = Measured(stamps, {"rows": 0, "whole": 0})
+    measured = Measured(stamps, {"rows": 0, "whole": 0}, timed=0)
     monkeypatch.setattr(module, "show", lambda *_, **__: measured)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the signals of this process are pytest's
     functions = runpy.run_path(str(FILE))
