@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, Mode, PostgresSink, Stream, stream, windows
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, PostgresSink, Stream, stream, windows
 from lockgate.demo.example import run_main
 from lockgate.demo.fraud.reading import MAX_AHEAD, PAYMENT, SCORE, as_rows, only_payments
 from lockgate.demo.fraud.transactions import BLACKLIST, make_transactions  # noqa: F401 - tests make some, too
@@ -51,12 +51,12 @@ def job(part: Part = "results", servers: str = "localhost:9092", dsn: str = "pos
         # times the slowest counts: an analyser that is away holds the table up, and nothing of it is lost.
         paid = as_rows(TABLE, read("payments", PAYMENT), card="card", amount="amount")
         scored = (as_rows(TABLE, read(f"scores-{one}", SCORE), **{f"{one}_score": "score"}) for one in ANALYSERS)
-        timed = [one.event_time("at", late=Late.TO_SIDE_OUTPUT, **RESULTS_TIME) for one in (paid, *scored)]
+        timed = [one.event_time("at", **RESULTS_TIME) for one in (paid, *scored)]
         windowed = timed[0].merge(*timed[1:]).key_by("id").window(windows.tumbling("1 second"))
         joined = windowed.aggregate(**{one: f"max({one})" for one in TABLE})
         rows = joined.select("id", "window_start", "window_end", *TABLE, risk=RISK, is_partial=IS_PARTIAL)
-        outputs = rows.to("table", table("results", key="id")), joined.late.to("late", table("late"))
-        return Job(name, *outputs, guarantee=exactly_once, dead_letters=table("letters"), epoch="5 seconds")
+        output = rows.to("table", table("results", key="id"))
+        return Job(name, output, guarantee=exactly_once, dead_letters=table("letters"), epoch="15 seconds")
     sink = KafkaSink(topic=f"{prefix}scores-{part}", servers=servers, key="id")
     payments = only_payments(read("payments", "bytes BINARY", "bytes"))  # real-time mode has no dead letters
     if part in HISTORIES:

@@ -56,7 +56,7 @@ _DRIVERS = (("amount", "velocity", "place"), (DISTURBED,))
 _PROCESSES = (*(parts[0] for parts in _DRIVERS), "results", "presenter", "sender")
 _WHERE = "the topics of the show"
 _OLD_TOPIC = re.compile(r"fraud-\d{8}-\d{6}-.+")
-_OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|late|letters)$"
+_OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|letters)$"
 _OUR_ERROR = re.compile(r"^\S.*\n  where: .*\n  fix: .*", re.MULTILINE)
 _PATIENCE = timedelta(minutes=5)
 _KILL_LIMIT = timedelta(seconds=20)
@@ -272,7 +272,7 @@ class _Stage:
         import psycopg
 
         try:
-            _drop_tables(self._dsn, f"^{self._topics.table.removesuffix('results')}(results|late|letters)$")
+            _drop_tables(self._dsn, f"^{self._topics.table.removesuffix('results')}(results|letters)$")
             delete_topics(self._topics.servers, self._topics.names, where=_WHERE)
         except (LockgateError, psycopg.Error) as error:
             self._tell(f"the topics and the table of this show are left: {error}")
