@@ -195,35 +195,38 @@ class Measured:
 
     def text(self) -> str:
         """As tables."""
-        facts = self.facts()
-        answers = [
-            {
-                "phase": name,
-                "payments": told["payments"],
-                "unanswered": told["unanswered"],
-                "partial": told["partial"],
-                "share": _share(told["partial_share"]),
-                "replaced later": told["replaced"],
-                f"behind {facts['deadline_ms']} ms": told["missed_deadlines"],
-                "late": _share(told["missed_share"]),
-                **_columns(told["answer"]),
-            }
-            for name, told in facts["phases"].items()
-        ]
-        missing = [f"  {name}: {_listed(told['missing'])}" for name, told in facts["phases"].items()]
-        rows, whole, came = self.table["rows"], self.table["whole"], len(self.stamps.arrivals)
-        lines = [
-            *(line for name, scores in facts["scores"].items() for line in _score_lines(name, scores)),
-            f"Never scored, to the end of the show: {_listed(facts['unscored'])}",
-            "",
-            "From a payment's arrival to its answer, by what was done meanwhile",
-            terminal.table(answers),
-            "Scores that answers had to do without",
-            *missing,
-            "",
-            f"In the table: {rows:,} of {came:,} payments, {whole:,} with all scores",
-        ]
-        return "\n".join(lines)
+        return as_text(self.facts())
+
+
+def as_text(facts: Mapping[str, Any]) -> str:
+    """What was measured as tables, of the plain data."""
+    answers = [
+        {
+            "phase": name,
+            "payments": told["payments"],
+            "unanswered": told["unanswered"],
+            "partial": told["partial"],
+            "share": _share(told["partial_share"]),
+            "replaced later": told["replaced"],
+            f"behind {facts['deadline_ms']} ms": told["missed_deadlines"],
+            "late": _share(told["missed_share"]),
+            **_columns(told["answer"]),
+        }
+        for name, told in facts["phases"].items()
+    ]
+    rows, whole, came = facts["table"]["rows"], facts["table"]["whole"], facts["phases"][ALL]["payments"]
+    lines = [
+        *(line for name, scores in facts["scores"].items() for line in _score_lines(name, scores)),
+        f"Never scored, to the end of the show: {_listed(facts['unscored'])}",
+        "",
+        "From a payment's arrival to its answer, by what was done meanwhile",
+        terminal.table(answers),
+        "Scores that answers had to do without",
+        *(f"  {name}: {_listed(told['missing'])}" for name, told in facts["phases"].items()),
+        "",
+        f"In the table: {rows:,} of {came:,} payments, {whole:,} with all scores",
+    ]
+    return "\n".join(lines)
 
 
 def _score_lines(phase: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
