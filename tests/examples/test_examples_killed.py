@@ -4,12 +4,9 @@ A sample of one in `make test`, all others in `make prove-all`.
 """
 
 import json
-import os
 import runpy
-import signal
-import subprocess
-import sys
 import uuid
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ import pytest
 from confluent_kafka import Producer
 
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
-from lockgate.faultpoints import Fault, as_environment
 from lockgate.services.stack import Stack
 from lockgate.testing.proving import Prove
 
@@ -55,7 +51,7 @@ PATIENCE = 600.0
 
 @pytest.mark.prove
 def test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_killed(
-    stack: Stack, tmp_path: Path
+    stack: Stack, run_killed: Callable[[Path, Mapping[str, str], int], None]
 ) -> None:
     status = stack.status()
     topics = Topics(status.kafka.servers or "", f"fraud-{uuid.uuid4().hex[:8]}-")
@@ -70,24 +66,14 @@ def test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_k
             producer.produce(f"{topics.prefix}{name}", json.dumps(row, default=datetime.isoformat).encode())
     assert producer.flush(PATIENCE) == 0
 
-    parameters = {"part": "results", "servers": topics.servers, "dsn": status.postgres.dsn, "prefix": topics.prefix}
-    command = [sys.executable, "-m", "lockgate.cli.main", "run", str(EXAMPLES / "fraud_detection.py")]
-    command += [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
-    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows-per-epoch", str(ROWS_PER_EPOCH)]
-    command += ["--until-caught-up", "--no-supervise"]
-    # Rows of the third epoch are staged, and nothing of them is out; then they are out, and Spark does not know it.
-    for fault in (Fault("STAGED", "kill", hit=3), Fault("BEFORE_SPARK_COMMIT", "kill"), None):
-        environ = {**os.environ, **as_environment([] if fault is None else [fault])}
-        with (tmp_path / "out").open("w") as out:
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environ, stdout=out, stderr=out, timeout=PATIENCE, check=False
-            )
-        assert done.returncode == (0 if fault is None else -signal.SIGKILL), (tmp_path / "out").read_text()
+    dsn = status.postgres.dsn or ""
+    parameters = {"part": "results", "servers": topics.servers, "dsn": dsn, "prefix": topics.prefix}
+    run_killed(EXAMPLES / "fraud_detection.py", parameters, ROWS_PER_EPOCH)
 
     timed = {name: [{**row, "_late": False} for row in rows] for name, rows in events.items()}
     expected = runpy.run_path(str(EXAMPLES / "fraud_detection.py"))["answer"](timed)["table"]
     letters_table = f"{topics.prefix}letters".replace("-", "_")
-    with psycopg.connect(parameters["dsn"] or "", row_factory=psycopg.rows.dict_row) as connection:
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
         found = connection.execute(f'SELECT * FROM "{topics.table}"').fetchall()
         letters = connection.execute(f'SELECT value FROM "{letters_table}"').fetchall()
         for name in (topics.table, letters_table):

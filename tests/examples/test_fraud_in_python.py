@@ -1,12 +1,10 @@
 """Fraud detection in Python: which form runs, what it scores and cuts off, and what a kill does to it: nothing."""
 
 import json
-import os
 import runpy
-import signal
-import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,12 @@ from pyspark.sql import SparkSession
 from lockgate import Guarantee, explain, plan, run
 from lockgate.cli.jobfile import load_job
 from lockgate.demo.fraud.transactions import make_transactions
-from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
 from lockgate.services.stack import Stack
 
 FILE = Path(__file__).parents[2] / "examples" / "fraud_in_python.py"
 NAMES = ("payments", "scores", "letters")
 LOOKS = ("amount_score", "place_score", "register_score")
-PATIENCE = 600.0
 COUNT = 300
 
 
@@ -72,19 +68,10 @@ def test_payments_are_scored_and_what_is_slow_is_cut_off(
 
 
 @pytest.mark.prove
-def test_each_payment_is_scored_once_although_the_driver_is_killed(places: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lockgate.cli.main", "run", str(FILE)]
-    command += [word for name, value in places.items() for word in ("-p", f"{name}={value}")]
-    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows-per-epoch", "50"]
-    command += ["--until-caught-up", "--no-supervise"]
-    # Scores of the third epoch are in the topic, and not committed; then they are, and Spark does not know it.
-    for fault in (Fault("STAGED", "kill", hit=3), Fault("BEFORE_SPARK_COMMIT", "kill"), None):
-        environ = {**os.environ, **as_environment([] if fault is None else [fault])}
-        with (tmp_path / "out").open("w") as out:
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environ, stdout=out, stderr=out, timeout=PATIENCE, check=False
-            )
-        assert done.returncode == (0 if fault is None else -signal.SIGKILL), (tmp_path / "out").read_text()
+def test_each_payment_is_scored_once_although_the_driver_is_killed(
+    places: dict[str, str], run_killed: Callable[[Path, Mapping[str, str], int], None]
+) -> None:
+    run_killed(FILE, places, 50)
     check(places)
 
 
