@@ -57,6 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_present(arguments: argparse.Namespace) -> int:
     """Answer until somebody wants the end."""
     from lockgate.dataflow.duration import as_duration
+    from lockgate.errors import BadJob, Refused
     from lockgate.presenter.answering import Answering, Desk
     from lockgate.presenter.figures import METRICS
     from lockgate.presenter.gathering import Limits
@@ -72,7 +73,10 @@ def run_present(arguments: argparse.Namespace) -> int:
         results=results_of(arguments.results, {arguments.transactions, *scores.values()}),
         client=client_of(arguments.client),
     )
-    limits = Limits.of(as_duration(arguments.deadline, of="--deadline").total_seconds())
+    try:
+        limits = Limits.of(as_duration(arguments.deadline, of="--deadline").total_seconds())
+    except BadJob as error:
+        raise Refused(error.what, where="command line", fix=error.fix) from None
     check_prometheus()
     presenter = Presenter(places, limits, tell=lambda line: print(line, file=sys.stderr, flush=True))
     is_over = threading.Event()

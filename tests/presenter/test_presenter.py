@@ -82,7 +82,9 @@ def test_a_deadline_or_a_place_that_is_none_is_refused(
     option: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["present", *PLACES, "--score", "a=b", option, word]) == 2
-    assert option in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert option in told
+    assert "declared at" not in told, "nobody has written a line of Python"
 
 
 @pytest.mark.parametrize(
