@@ -1,4 +1,4 @@
-"""Is this card payment a fraud? Four analysers score it side by side, and whoever asks is answered within 20 ms.
+"""Is this card payment a fraud? Four analysers score it side by side, with a deadline of 20 ms for the answer.
 
 amount, velocity    beside what the card has done before: they keep state, and may come after the answer
 place, blacklist    rules over the payment alone

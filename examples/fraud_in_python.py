@@ -45,7 +45,7 @@ def by_register(row: Any) -> float:
 def job(
     servers: str = "localhost:9092", payments: str = "payments", scores: str = "scores", letters: str = "letters"
 ) -> Job:
-    """Every payment with what its card has paid before, three scores, and which of them are missing."""
+    """Payments with what their card has paid before and three scores; those without card or amount are left out."""
     read = stream("payments", KafkaSource(topic=payments, servers=servers, value=PAYMENT))
     known = read.where(IS_PAID).key_by("card").rolling(payments="count(*)", total="sum(amount)")
     scored = known.fan_out(

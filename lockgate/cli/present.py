@@ -57,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_present(arguments: argparse.Namespace) -> int:
     """Answer until somebody wants the end."""
     from lockgate.dataflow.duration import as_duration
-    from lockgate.errors import BadJob, Refused
+    from lockgate.errors import BadJob, Failed, Refused
     from lockgate.presenter.answering import Answering, Desk
     from lockgate.presenter.figures import METRICS
     from lockgate.presenter.gathering import Limits
@@ -103,12 +103,19 @@ def run_present(arguments: argparse.Namespace) -> int:
         trouble=presenter.trouble,
     )
     answering = Answering(listening, desk)
+
+    def conclude() -> None:
+        facts = presenter.tally.facts()
+        tell(facts if arguments.json else summary(facts))
+
     try:
         presenter.run(is_over, ready=announce)
+    except Failed:
+        conclude()
+        raise
     finally:
         answering.stop()
-    facts = presenter.tally.facts()
-    tell(facts if arguments.json else summary(facts))
+    conclude()
     return 0
 
 

@@ -67,10 +67,10 @@ class Answers:
             for waiting in self._awaited.pop(answer.id, ()):
                 waiting.set()
 
-    def has_final(self, id: str) -> bool:
-        """Is the full answer for a transaction out?"""
+    def has(self, id: str) -> bool:
+        """Was a transaction answered?"""
         with self._lock:
-            return (found := self._newest.get(id)) is not None and not found.is_partial
+            return id in self._newest
 
     def get(self, id: str, *, seconds: float, is_under_way: Callable[[str], bool]) -> Answer | None:
         """The newest answer for a transaction; None where there is none.

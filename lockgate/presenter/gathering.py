@@ -18,6 +18,7 @@ them, and all of them earlier where there are too many. None is forgotten before
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -90,15 +91,14 @@ class Gathering:
         if held is not None and held.arrived is not None:
             self._tally.repeated["transaction"] += 1
             return None
-        if self._answers.has_final(id):
-            # It was forgotten, and what is held are scores that came again: a partial answer would replace the full.
+        if self._answers.has(id):
+            # It was forgotten, and what is held are scores that came again: an answer of these would replace the other.
             self._held.pop(id, None)
             self._tally.held = len(self._held)
             self._tally.repeated["transaction"] += 1
             return None
         held = held or self._hold(id, now)
-        # A clock that is ahead of ours would give it more time than it has.
-        held.arrived = min(arrived, now)
+        held.arrived = arrived
         # It is kept as long as any other, although a score was there long before it.
         held.since = now
         self._held.move_to_end(id)
@@ -107,7 +107,8 @@ class Gathering:
             self._time(analyser, held)
         if len(held.scores) == len(self._analysers):
             return self._say(id, held, now)
-        held.cut = held.arrived + self._limits.deadline - self._limits.margin
+        # A clock that is ahead of ours would give it more time than it has.
+        held.cut = min(arrived, now) + self._limits.deadline - self._limits.margin
         heapq.heappush(self._cuts, (held.cut, id))
         if len(self._cuts) > 2 * self._limits.held_max:  # most are of transactions that had to make room
             self._cuts = [one for one in self._cuts if self._waiting(*one) is not None]
@@ -174,8 +175,9 @@ class Gathering:
 
     @property
     def next_cut(self) -> float | None:
-        """When there may be somebody to answer; a changed risk goes out with the turn that is next."""
-        return self._cuts[0][0] if self._cuts else None
+        """When there may be something to publish; None where nothing is under way."""
+        heads = [*(one[0] for one in self._cuts[:1]), *itertools.islice(self._late.values(), 1)]
+        return min(heads, default=None)
 
     def __len__(self) -> int:
         return len(self._held)

@@ -45,6 +45,7 @@ _REPORT_SECONDS = 0.002  # so often it looks for reports of deliveries, where th
 _PATIENCE_SECONDS = 30.0
 _AWAY_SECONDS = 10.0  # as long as a broker takes to be started again, nobody is told
 _ASKED_SECONDS = 2.0
+_SILENT_SECONDS = 1.0  # at the end: so long nothing came that has come before it
 _JSON = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` makes one for each answer
 _READING = {
     "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
@@ -129,9 +130,12 @@ class Presenter:
             ready()
             while not is_over.is_set():
                 self._turn(consumer, producer)
+            self._catch_up(consumer, producer, ends)
             for answer in self._gathering.finish(self._clock()):
                 self._publish(answer, producer)
-            left = producer.flush(_PATIENCE_SECONDS)
+            if left := producer.flush(_PATIENCE_SECONDS):
+                producer.purge()
+                producer.flush(_PATIENCE_SECONDS)  # so that each of them is told to be lost
             self._check_written(left)
         finally:
             self._is_reading.clear()
@@ -167,8 +171,25 @@ class Presenter:
         """The partial answers whose time has come."""
         return self._gathering.cut(self._clock())
 
-    def _turn(self, consumer: Consumer, producer: Producer) -> None:
-        """Take what is there, waiting for it until the next cut; then cut."""
+    def _catch_up(self, consumer: Consumer, producer: Producer, begun: list[TopicPartition]) -> None:
+        """Take what came before the end was wanted. What is in an open transaction is not waited for."""
+        from confluent_kafka import KafkaException
+
+        began = silent_since = time.monotonic()
+        try:
+            ends = [consumer.get_watermark_offsets(place, timeout=_ASKED_SECONDS)[1] for place in begun]
+            while time.monotonic() < min(began + _PATIENCE_SECONDS, silent_since + _SILENT_SECONDS):
+                # The client knows no position before the first record.
+                here = [max(at.offset, place.offset) for at, place in zip(consumer.position(begun), begun, strict=True)]
+                if all(offset >= end for offset, end in zip(here, ends, strict=True)):
+                    return
+                if self._turn(consumer, producer):
+                    silent_since = time.monotonic()
+        except KafkaException:
+            return  # the brokers are away: what is here is answered
+
+    def _turn(self, consumer: Consumer, producer: Producer) -> bool:
+        """Take what is there, waiting for it until the next cut; then cut. Was there something?"""
         cut = self._gathering.next_cut
         wait = _REPORT_SECONDS if self.tally.unwritten and not self._is_stamped else _IDLE_SECONDS
         wait = wait if cut is None else min(wait, max(0.0, cut - self._clock()))
@@ -183,6 +204,7 @@ class Presenter:
             self._publish(answer, producer)
         producer.poll(0)
         self._check_written(0)
+        return first is not None
 
     def _take(self, message: Message, producer: Producer) -> None:
         topic = message.topic()
@@ -237,9 +259,10 @@ class Presenter:
     def _check_written(self, left: int) -> None:
         if self._refused is not None or left:
             raise Failed(
-                f"answers could not be written: {self._refused or f'{left} of them are still on their way'}",
+                f"answers could not be written: {f'{left} of them are still on their way' if left else self._refused}",
                 where=f"presenter, topic {self._places.results!r}, servers {self._places.servers}",
-                fix="look at the brokers, and start the presenter again: nothing is lost but its figures",
+                fix="look at the brokers, and start the presenter again; what was under way is answered by the result"
+                " store alone",
             )
 
     # The client

@@ -224,7 +224,6 @@ def test_a_place_that_cannot_be_looked_into_is_refused(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "open", refuse)  # a root may look everywhere
-    monkeypatch.setattr(Path, "exists", refuse)
     assert cli.main(["new", "warm", "--to", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("the files cannot be written: Permission denied\n")
 

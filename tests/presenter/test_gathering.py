@@ -279,6 +279,25 @@ def test_a_transaction_that_is_read_too_late_is_answered_at_once_and_counted_as_
     assert tally.missed == 1
 
 
+def test_stamps_of_one_clock_are_not_mixed_with_another(gathering: Gathering, tally: Tally) -> None:
+    """The broker's clock is 30 ms ahead: it has the answer 6 ms behind the transaction."""
+    gathering.add_transaction("t1", arrived=100.030, now=100.001)
+    for analyser in ANALYSERS:
+        answer = gathering.add_score("t1", analyser, 0.5, written=100.035, now=100.006)
+    assert answer is not None
+    gathering.note_written(answer, 100.036)
+    assert tally.missed == 0
+    assert tally.facts()["answer"]["ms_p50"] == pytest.approx(6, rel=0.02)
+
+
+def test_a_changed_risk_is_not_waited_for_longer_than_its_pause(gathering: Gathering) -> None:
+    gathering.add_transaction("t1", arrived=100.0, now=100.001)
+    gathering.cut(100.018)
+    assert gathering.next_cut is None
+    score(gathering, "amount", 100.030, 1.0)
+    assert gathering.next_cut == pytest.approx(100.030 + LIMITS.pause)
+
+
 def test_a_stamp_ahead_of_the_clock_gives_no_more_time(gathering: Gathering) -> None:
     gathering.add_transaction("t1", arrived=105.0, now=100.0)
     assert gathering.next_cut == pytest.approx(100.018)
@@ -325,11 +344,12 @@ def test_cuts_are_no_more_than_twice_what_may_be_held(gathering: Gathering) -> N
     assert len(gathering._cuts) <= 2 * LIMITS.held_max
 
 
-def test_one_that_made_room_and_came_again_has_its_own_time(gathering: Gathering) -> None:
+def test_one_that_made_room_and_came_again_has_its_own_time(tally: Tally) -> None:
+    gathering = Gathering(ANALYSERS, LIMITS, tally, Answers(1))  # its answer is forgotten, too
     gathering.add_transaction("t1", arrived=100.0, now=100.0)
-    for number in range(LIMITS.held_max):
+    for number in range(LIMITS.held_max + 1):
         gathering.add_transaction(str(number), arrived=100.010, now=100.010)
-    assert [answer.id for answer in gathering.cut(100.011)] == ["t1"]
+    assert [answer.id for answer in gathering.cut(100.011)] == ["t1", "0"]
     gathering.add_transaction("t1", arrived=100.012, now=100.012)
     assert "t1" not in {answer.id for answer in gathering.cut(100.019)}
     assert "t1" in {answer.id for answer in gathering.cut(100.031)}
@@ -342,6 +362,19 @@ def test_it_is_under_way_from_its_arrival_to_its_first_answer(gathering: Gatheri
     assert gathering.is_under_way("t1")
     gathering.cut(100.018)
     assert not gathering.is_under_way("t1")
+
+
+def test_one_that_comes_again_after_it_was_forgotten_does_not_replace_a_risk_by_nothing(
+    gathering: Gathering, tally: Tally, answers: Answers
+) -> None:
+    gathering.add_transaction("t1", arrived=100.0, now=100.0)
+    score(gathering, "amount", 100.001, 0.9)
+    gathering.cut(100.020)
+    gathering.cut(300.0)
+    assert tally.forgotten == {"partial": 1}
+    assert gathering.add_transaction("t1", arrived=300.0, now=300.001) is None
+    assert gathering.cut(301.0) == []
+    assert shown(answers).risk == 0.9
 
 
 @pytest.mark.parametrize("is_score_first", [False, True])

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
@@ -32,6 +33,7 @@ from lockgate.errors import Failed
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import create_topics, make_topic
 from lockgate.kafka.wire import Connection
+from lockgate.presenter import presenter as module
 from lockgate.presenter.answers import Answer
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Limits
@@ -206,6 +208,7 @@ class Kafka:
 
     def __init__(self, records: list[Record], clock: Moment, is_over: threading.Event) -> None:
         self.records, self.clock, self.is_over = records, clock, is_over
+        self.count, self.is_assigned = len(records), False
         self.written: list[dict[str, Any]] = []
         self.waits: list[float] = []
         self.reports: list[tuple[dict[str, Any], Callable[[Any, Any], None]]] = []
@@ -218,10 +221,15 @@ class Kafka:
         return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, 0
+        return 0, self.count if self.is_assigned and (place.topic, place.partition) == ("transactions", 0) else 0
 
     def assign(self, places: list[TopicPartition]) -> None:
-        """They are read from their ends."""
+        """They are read from their ends; all records come behind that."""
+        self.is_assigned = True
+
+    def position(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        read = self.count - len(self.records)
+        return [TopicPartition(place.topic, place.partition, read or OFFSET_INVALID) for place in places]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -233,7 +241,7 @@ class Kafka:
         return self.records.pop(0) if self.records else None
 
     def consume(self, num_messages: int, timeout: float) -> list[Record]:
-        read, self.records = self.records, []
+        read, self.records = self.records[:num_messages], self.records[num_messages:]
         return read
 
     def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
@@ -269,6 +277,26 @@ def test_who_came_before_the_end_is_answered_at_the_end(monkeypatch: pytest.Monk
     facts = presenter.tally.facts()
     assert facts["transactions"] == facts["full"] + facts["partial"] == facts["answer"]["count"] == 20
     assert (facts["missed_deadlines"], facts["unwritten"]) == (0, 0)
+
+
+def test_who_came_and_was_not_read_yet_is_answered_at_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, is_over = Moment(), threading.Event()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came(str(number)) for number in range(5000)], moment, is_over)
+    is_over.set()
+    run(presenter, kafka, monkeypatch)
+    assert {answer["id"] for answer in kafka.written} == {str(number) for number in range(5000)}
+
+
+def test_what_is_in_an_open_transaction_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, is_over = Moment(), threading.Event()
+    presenter = presenter_at(moment)
+    kafka = Kafka([came("t1")], moment, is_over)
+    kafka.count += 7  # which nobody can read
+    monkeypatch.setattr(module, "_SILENT_SECONDS", 0.01)
+    is_over.set()
+    run(presenter, kafka, monkeypatch)
+    assert [answer["id"] for answer in kafka.written] == ["t1"]
 
 
 def test_the_deadline_is_held_against_the_stamp_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +429,8 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
             time.sleep(0.1)
             send("transactions", {"id": "t1", "card": "c1"})
             status, told = receive()
-            assert status == 200, told
+            if status == 404:  # a machine that is so busy that nobody has read it for a second
+                status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: found[0] == 200)
             assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
             assert told["scores"] == {"place": 0.9}
             assert told["answered_ms"] - told["arrived_ms"] >= 196

@@ -1,4 +1,4 @@
-"""Spark's own log is a file of a bounded size, however long a job runs."""
+"""Spark's own log is a file of a bounded size, however long a job runs; settings that it has to know, it knows."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 LOG = """
     from pathlib import Path
@@ -30,3 +31,13 @@ def test_the_log_begins_anew_when_it_is_large_and_a_few_files_are_kept(tmp_path:
     assert all(file.stat().st_size < 1.5 * 2**20 for file in files.values())
     assert "WARN test: line 69 " in files["job.spark.log"].read_text()
     assert "WARN test: line 0 " not in files["job.spark.log.4"].read_text()
+
+
+@pytest.mark.spark
+def test_rows_do_not_wait_in_an_exchange_of_real_time_mode(spark: SparkSession) -> None:
+    """By default for 50 ms; Spark ignores a setting that it does not know, as after a change of its name."""
+    name = "spark.shuffle.streaming.networkBufferMaxWaitTimeMs"
+    assert spark.sparkContext.getConf().get(name) == "2"
+    entry = spark._jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(name)  # type: ignore[union-attr]
+    assert entry is not None
+    assert entry.defaultValueString() == "50"

@@ -1,9 +1,8 @@
 """What the topics say afterwards: how long scores and answers took, and how many answers were partial. Pure.
 
 Everything is counted by the stamps that the broker gave the records when it had them: one clock, and nobody's own word,
-in whole milliseconds.
-An analyser commits at the end of an epoch, and scores nothing meanwhile. So a score whose payment came within a second
-of such a commit counts as one at an epoch's end, and is told apart; none is left out.
+in whole milliseconds. An analyser commits at the end of an epoch, and scores nothing meanwhile. So a score whose
+payment came within a second of such a commit counts as one at an epoch's end, and is told apart; none is left out.
 """
 
 from __future__ import annotations
@@ -131,7 +130,10 @@ class ScoreTimes:
 
     def facts(self) -> dict[str, Any]:
         """As plain data."""
-        return {**self.latencies.facts(), "ms_max": self.longest_ms, "unscored": self.unscored}
+        told = self.latencies.facts()
+        if self.longest_ms is not None:  # a quantile is told to 1 in 100, and would be longer than the longest
+            told |= {name: min(told[name] or 0, self.longest_ms) for name in ("ms_p50", "ms_p99", "ms_p999")}
+        return {**told, "ms_max": self.longest_ms, "unscored": self.unscored}
 
 
 def time_scores(stamps: Stamps, phase: Phase) -> dict[str, dict[str, ScoreTimes]]:

@@ -42,7 +42,8 @@ _PARSED = (
     " map('columnNameOfCorruptRecord', 'broken'))"
 )
 _IS_PAYMENT = (
-    "one.broken IS NULL AND one.id IS NOT NULL AND one.card IS NOT NULL AND one.amount BETWEEN 0 AND 1e9"
+    "one.broken IS NULL AND one.id IS NOT NULL"
+    f" AND {IS_PAID.replace('card', 'one.card').replace('amount', 'one.amount')}"
     f" AND one.at BETWEEN TIMESTAMP '1970-01-01' AND _timestamp + INTERVAL {MAX_AHEAD}"
 )
 
