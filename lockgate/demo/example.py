@@ -46,6 +46,7 @@ from lockgate.files.reading import read_files
 from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.topics import create_topics, delete_topics
 from lockgate.runtime.run import Run, run
+from lockgate.services.home import home
 from lockgate.surprises import tell_surprise
 
 Row = dict[str, Any]
@@ -153,7 +154,7 @@ class Tryout(ABC):
             until_caught_up=until_caught_up,
             wait=wait,
             rows_per_epoch=self._rows_per_epoch if until_caught_up else None,
-            log_file=Path(os.environ.get("LOCKGATE_HOME") or ".lockgate") / "logs" / f"{job.name}.spark.log",
+            log_file=home() / "logs" / f"{job.name}.spark.log",
             job_file=Path(job.origin.file),
         )
 

@@ -15,7 +15,6 @@ import base64
 import contextlib
 import fcntl
 import json
-import os
 import random
 import secrets
 import shutil
@@ -27,6 +26,7 @@ from typing import Any
 
 from lockgate.errors import BadMachine
 from lockgate.services import ports
+from lockgate.services.home import home
 from lockgate.services.kafka import Detour, KafkaCluster, Node
 from lockgate.services.postgres import Postgres
 from lockgate.spark.jars import Progress
@@ -36,7 +36,7 @@ MARKER = ".lockgate-services"
 
 def default_root() -> Path:
     """Where this checkout's services live: $LOCKGATE_HOME, or .lockgate here; in it, `services`."""
-    return Path(os.environ.get("LOCKGATE_HOME") or ".lockgate").absolute() / "services"
+    return home().absolute() / "services"
 
 
 @dataclass(frozen=True)

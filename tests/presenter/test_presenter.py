@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -39,6 +39,8 @@ from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Limits
 from lockgate.presenter.presenter import Places, Presenter
 from lockgate.services.stack import Stack
+
+Process: TypeAlias = "subprocess.Popen[str]"
 
 PATIENCE = 60.0
 PLACES = ["--servers", "127.0.0.1:1", "--transactions", "payments", "--results", "results"]
@@ -405,63 +407,53 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
             producer.produce(topics[name], json.dumps(value).encode(), str(value["id"]).encode())
         assert producer.flush(PATIENCE) == 0
 
-    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", "--servers", kafka]
-    command += ["--transactions", topics["transactions"], "--results", topics["results"], "--deadline", "200 ms"]
-    command += ["--score", f"amount={topics['amount']}", "--score", f"place={topics['place']}"]
+    words = ["--servers", kafka, "--transactions", topics["transactions"], "--results", topics["results"]]
+    words += ["--deadline", "200 ms", "--score", f"amount={topics['amount']}", "--score", f"place={topics['place']}"]
     send("transactions", {"id": "before"})
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = json.loads(process.stdout.readline())["address"]
-            client = http.client.HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
+    with presenting(words, tmp_path) as (process, address):
+        client = http.client.HTTPConnection(address, timeout=PATIENCE)
 
-            def receive() -> tuple[int, Any]:
-                response = client.getresponse()
-                return response.status, json.loads(response.read())
+        def receive() -> tuple[int, Any]:
+            response = client.getresponse()
+            return response.status, json.loads(response.read())
 
-            def ask(path: str) -> tuple[int, Any]:
-                client.request("GET", path)
-                return receive()
+        def ask(path: str) -> tuple[int, Any]:
+            client.request("GET", path)
+            return receive()
 
-            # In part at the deadline: whoever asks meanwhile waits for it, and whoever has asked before it came.
-            send("place", {"id": "t1", "score": 0.9})
-            client.request("GET", "/transactions/t1")
-            time.sleep(0.1)
-            send("transactions", {"id": "t1", "card": "c1"})
-            status, told = receive()
-            if status == 404:  # a machine that is so busy that nobody has read it for a second
-                status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: found[0] == 200)
-            assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
-            assert told["scores"] == {"place": 0.9}
-            assert told["answered_ms"] - told["arrived_ms"] >= 196
+        # In part at the deadline: whoever asks meanwhile waits for it, and whoever has asked before it came.
+        send("place", {"id": "t1", "score": 0.9})
+        client.request("GET", "/transactions/t1")
+        time.sleep(0.1)
+        send("transactions", {"id": "t1", "card": "c1"})
+        status, told = receive()
+        if status == 404:  # a machine that is so busy that nobody has read it for a second
+            status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: found[0] == 200)
+        assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
+        assert told["scores"] == {"place": 0.9}
+        assert told["answered_ms"] - told["arrived_ms"] >= 196
 
-            # In full when the last score comes, which replaces it; what comes again, or is broken, changes nothing.
-            send("amount", {"id": "t1", "score": 0.25})
-            send("amount", {"id": "t1", "score": 0.75})
-            send("transactions", {"id": "t1", "card": "c1"})
-            send("place", b"no JSON")
-            send("place", {"id": "t1", "score": "high"})
-            status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: bool(found[1]["is_final"]))
-            assert (status, told["revision"], told["risk"]) == (200, 2, 0.9)
-            assert told["scores"] == {"amount": 0.25, "place": 0.9}
+        # In full when the last score comes, which replaces it; what comes again, or is broken, changes nothing.
+        send("amount", {"id": "t1", "score": 0.25})
+        send("amount", {"id": "t1", "score": 0.75})
+        send("transactions", {"id": "t1", "card": "c1"})
+        send("place", b"no JSON")
+        send("place", {"id": "t1", "score": "high"})
+        status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: bool(found[1]["is_final"]))
+        assert (status, told["revision"], told["risk"]) == (200, 2, 0.9)
+        assert told["scores"] == {"amount": 0.25, "place": 0.9}
 
-            # In full at once, and nobody knows what was never sent, or was there before it began.
-            for name in ("transactions", "amount", "place"):
-                send(name, {"id": "t2", "score": 0.5})
-            status, told = wait_for(
-                lambda: ask("/transactions/t2"), lambda found: found[0] == 200 and found[1]["is_final"]
-            )
-            assert told["scores"] == {"amount": 0.5, "place": 0.5}
-            assert ask("/transactions/t3")[0] == 404
-            assert ask("/transactions/before")[0] == 404
-            assert ask("/health") == (200, {"status": "working"})
-            _, figures = wait_for(lambda: ask("/figures"), lambda found: found[1]["repeated"].get("transaction") == 1)
-            client.close()
-            process.send_signal(signal.SIGTERM)
-            facts = json.loads(process.stdout.readline())
-            assert process.wait(PATIENCE) == 0
-        finally:
-            process.kill()
+        # In full at once, and nobody knows what was never sent, or was there before it began.
+        for name in ("transactions", "amount", "place"):
+            send(name, {"id": "t2", "score": 0.5})
+        status, told = wait_for(lambda: ask("/transactions/t2"), lambda found: found[0] == 200 and found[1]["is_final"])
+        assert told["scores"] == {"amount": 0.5, "place": 0.5}
+        assert ask("/transactions/t3")[0] == 404
+        assert ask("/transactions/before")[0] == 404
+        assert ask("/health") == (200, {"status": "working"})
+        _, figures = wait_for(lambda: ask("/figures"), lambda found: found[1]["repeated"].get("transaction") == 1)
+        client.close()
+        facts = end(process)
     assert facts["transactions"] == facts["full"] + facts["partial"] == 2
     assert facts["repeated"] == {"score": 1, "transaction": 1}
     assert facts["unreadable"] == {topics["place"]: 2}
@@ -487,31 +479,23 @@ def test_a_clean_end_answers_all_that_came_and_counts_what_the_topic_has(
     for name in topics.values():
         make_topic(connection, name, partitions=1, configs={"message.timestamp.type": clock}, where="test")
     connection.close()
-    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", "--servers", kafka]
-    command += ["--transactions", topics["transactions"], "--results", topics["results"], "--deadline", "2 minutes"]
-    command += ["--score", f"amount={topics['amount']}"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = json.loads(process.stdout.readline())["address"].removeprefix("http://")
-            producer = Producer({"bootstrap.servers": kafka})
-            for number in range(20):
-                producer.produce(topics["transactions"], json.dumps({"id": number}).encode())
-            assert producer.flush(PATIENCE) == 0
-            client = http.client.HTTPConnection(address, timeout=PATIENCE)
+    words = ["--servers", kafka, "--transactions", topics["transactions"], "--results", topics["results"]]
+    words += ["--deadline", "2 minutes", "--score", f"amount={topics['amount']}"]
+    with presenting(words, tmp_path) as (process, address):
+        producer = Producer({"bootstrap.servers": kafka})
+        for number in range(20):
+            producer.produce(topics["transactions"], json.dumps({"id": number}).encode())
+        assert producer.flush(PATIENCE) == 0
+        client = http.client.HTTPConnection(address, timeout=PATIENCE)
 
-            def look() -> tuple[int, Any]:
-                client.request("GET", "/figures")
-                response = client.getresponse()
-                return response.status, json.loads(response.read())
+        def look() -> tuple[int, Any]:
+            client.request("GET", "/figures")
+            response = client.getresponse()
+            return response.status, json.loads(response.read())
 
-            wait_for(look, lambda found: found[1]["transactions"] == 20)
-            client.close()
-            process.send_signal(signal.SIGTERM)
-            facts = json.loads(process.stdout.readline())
-            assert process.wait(PATIENCE) == 0
-        finally:
-            process.kill()
+        wait_for(look, lambda found: found[1]["transactions"] == 20)
+        client.close()
+        facts = end(process)
     assert facts["transactions"] == facts["partial"] == facts["answer"]["count"] == 20
     assert (facts["missed_deadlines"], facts["unwritten"]) == (0, 0)
     published = stamped(kafka, topics["results"])
@@ -529,34 +513,24 @@ def test_a_presenter_says_so_while_kafka_is_away(tmp_path: Path) -> None:
         servers = own.status().kafka.servers or ""
         topics = ["transactions", "amount", "results"]
         create_topics(servers, topics, partitions=1, where="test")
-        command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", "--servers", servers]
-        command += ["--transactions", "transactions", "--score", "amount=amount", "--results", "results"]
-        command += ["--client", "client.id=teller"]
+        words = ["--servers", servers, "--transactions", "transactions", "--score", "amount=amount"]
+        words += ["--results", "results", "--client", "client.id=teller"]
         errors = tmp_path / "errors"
-        with (
-            errors.open("w") as err,
-            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=err, text=True) as process,
-        ):
-            try:
-                assert process.stdout is not None
-                address = json.loads(process.stdout.readline())["address"].removeprefix("http://")
+        with errors.open("w") as err, presenting(words, tmp_path, err) as (process, address):
 
-                def health() -> tuple[int, Any]:
-                    with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as client:
-                        client.request("GET", "/health")
-                        response = client.getresponse()
-                        return response.status, json.loads(response.read())
+            def health() -> tuple[int, Any]:
+                with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as client:
+                    client.request("GET", "/health")
+                    response = client.getresponse()
+                    return response.status, json.loads(response.read())
 
-                assert health() == (200, {"status": "working"})
-                own.kill_broker(1)
-                _, told = wait_for(health, lambda found: found[0] == 503)
-                assert told["reason"].startswith("Kafka has not answered for ")
-                own.up(postgres=False)
-                wait_for(health, lambda found: found[0] == 200)
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(PATIENCE) == 0
-            finally:
-                process.kill()
+            assert health() == (200, {"status": "working"})
+            own.kill_broker(1)
+            _, told = wait_for(health, lambda found: found[0] == 503)
+            assert told["reason"].startswith("Kafka has not answered for ")
+            own.up(postgres=False)
+            wait_for(health, lambda found: found[0] == 200)
+            end(process)
         begins, ends = errors.read_text().splitlines()
         assert begins.startswith("Kafka does not answer: partition 0 of topic 'transactions': ")
         assert ends.startswith("Kafka answers again, after ")
@@ -571,6 +545,27 @@ def test_a_topic_that_is_not_there_is_refused(kafka: str, tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2
     assert "'nowhere' is not there" in done.stderr
+
+
+@contextlib.contextmanager
+def presenting(words: list[str], tmp_path: Path, err: IO[str] | None = None) -> Iterator[tuple[Process, str]]:
+    """A presenter that runs, and its address; killed where it is not ended."""
+    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=err, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())["address"].removeprefix("http://")
+        finally:
+            process.kill()
+
+
+def end(process: Process) -> Any:
+    """What a presenter has counted, when it has ended as it was asked to."""
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    facts = json.loads(process.stdout.readline())
+    assert process.wait(PATIENCE) == 0
+    return facts
 
 
 def wait_for(look: Callable[[], tuple[int, Any]], is_there: Callable[[tuple[int, Any]], bool]) -> tuple[int, Any]:

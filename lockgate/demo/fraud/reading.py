@@ -34,7 +34,12 @@ MAX_AHEAD = "30 seconds"
 Less than every lateness: what is ahead moves the watermark, and must not make those late that are in time.
 """
 
-IS_PAID = "card IS NOT NULL AND amount BETWEEN 0 AND 1e9"
+
+def _is_paid(row: str = "") -> str:
+    return f"{row}card IS NOT NULL AND {row}amount BETWEEN 0 AND 1e9"
+
+
+IS_PAID = _is_paid()
 """What can be summed for a card: no NaN either."""
 
 _PARSED = (
@@ -42,8 +47,7 @@ _PARSED = (
     " map('columnNameOfCorruptRecord', 'broken'))"
 )
 _IS_PAYMENT = (
-    "one.broken IS NULL AND one.id IS NOT NULL"
-    f" AND {IS_PAID.replace('card', 'one.card').replace('amount', 'one.amount')}"
+    f"one.broken IS NULL AND one.id IS NOT NULL AND {_is_paid('one.')}"
     f" AND one.at BETWEEN TIMESTAMP '1970-01-01' AND _timestamp + INTERVAL {MAX_AHEAD}"
 )
 
