@@ -56,7 +56,7 @@ preflight:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "There is no '$(PYTHON)' on this machine." >&2; \
 	  echo "  where: PATH" >&2; \
-	  echo "  fix:   install Python 3.10 or newer, or name one that is there: make PYTHON=python3.11 ..." >&2; \
+	  echo "  fix:   install Python 3.11 or newer, or name one that is there: make PYTHON=python3.12 ..." >&2; \
 	  exit 2; }
 	@$(PYTHON) scripts/preflight.py
 
@@ -80,7 +80,7 @@ $(SELF): $(PACKAGES) pyproject.toml
 	@touch $(SELF)
 
 lock:
-	uv pip compile --universal --python-version 3.10 --all-extras --generate-hashes --no-emit-index-url \
+	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
 	  --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
 # What jobs keep in .lockgate (checkpoints, services) is data, and stays.

@@ -10,7 +10,7 @@ its user in the day before it. Clicks of a user with at most half an hour betwee
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def make_activity(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]
     rng, made = random.Random(seed), []
     for number in range(count):
         user, campaign = f"user-{rng.randrange(3 * count)}", rng.choice(list(CHANCES))
-        at = datetime(2026, 1, 1, tzinfo=timezone.utc) + number * 3 * DAY / count
+        at = datetime(2026, 1, 1, tzinfo=UTC) + number * 3 * DAY / count
         for page in ("home", "search", "item")[: rng.randint(1, 3)]:
             at += timedelta(minutes=rng.uniform(1, 9))
             led_by = campaign if page == "home" else None

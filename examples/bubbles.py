@@ -11,7 +11,7 @@ was told while `allowed` lasts; results then carry `revision`, and the highest o
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lockgate.demo import terminal
 from lockgate.demo.example import in_directories, run_main
 
 POPPED = "team STRING, player STRING, bubbles INT, at TIMESTAMP"
-BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def job(

@@ -7,7 +7,7 @@ python examples/crossings.py             a run over three thousand made-up vehic
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_vehicles(count: int, seed: int) -> Iterator[dict[str, object]]:
     """Vehicles of twenty minutes, a little out of order; one crossing is by far the busiest."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
         at = began + number * timedelta(minutes=20) / count + timedelta(seconds=rng.uniform(0, 5))
         yield {

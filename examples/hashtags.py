@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import Row
@@ -68,7 +68,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_posts(count: int, seed: int) -> Iterator[dict[str, str]]:
     """Posts of five minutes, a little out of order; one hashtag becomes more and more popular."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     hashtags = ["#Spark", "#spark", "#kafka", "#streaming", "#exactlyonce", "#coffee"]
     for number in range(count):
         at = began + number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))

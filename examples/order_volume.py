@@ -9,7 +9,7 @@ Two outputs, one job: both are fed by the same orders in the same epochs, and ar
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream, windows
@@ -65,7 +65,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_orders(count: int, seed: int, minutes: int = 5) -> Iterator[dict[str, object]]:
     """Orders of some minutes, a little out of order; of two promotions the second catches on as time goes by."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
         at = began + number * minutes * MINUTE / count + timedelta(seconds=rng.uniform(0, 5))
         yield {

@@ -10,7 +10,7 @@ a thousand processes were killed (docs/PROVE.md).
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
@@ -45,7 +45,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_payments(count: int, seed: int) -> Iterator[dict[str, object]]:
     """Payments of five minutes, a little out of order: some are refunds, some in another currency."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
         yield {
             "id": number,

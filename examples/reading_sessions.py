@@ -7,7 +7,7 @@ python examples/reading_sessions.py             a run over 1,200 made-up pages; 
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_pages(count: int, seed: int) -> Iterator[dict[str, object]]:
     """Pages of six readers who pause now and then; a page arrives up to a minute after it was turned."""
     rng = random.Random(seed)
-    times = dict.fromkeys(("ada", "ben", "cora", "dev", "eli", "fay"), datetime(2026, 1, 1, 12, tzinfo=timezone.utc))
+    times = dict.fromkeys(("ada", "ben", "cora", "dev", "eli", "fay"), datetime(2026, 1, 1, 12, tzinfo=UTC))
     turned = []
     for number in range(count):
         reader = rng.choice(list(times))

@@ -7,7 +7,7 @@ python examples/requests_per_ip.py             a run over five thousand made-up 
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, stream, windows
@@ -62,7 +62,7 @@ def make_requests(count: int, seed: int) -> Iterator[dict[str, str]]:
     One request in a hundred was held up on its way and is three minutes old.
     """
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
         after = number * timedelta(minutes=5) / count + timedelta(seconds=rng.uniform(0, 5))
         is_greedy = timedelta(minutes=2) <= after < timedelta(minutes=3) and rng.random() < 0.5

@@ -7,7 +7,7 @@ python examples/sensor_averages.py             a run over three thousand made-up
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
     """Readings of ten minutes, a little out of order; each sensor hangs in a place of its own."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
         sensor = rng.randrange(6)
         at = began + number * timedelta(minutes=10) / count + timedelta(seconds=rng.uniform(0, 5))

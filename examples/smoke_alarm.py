@@ -10,7 +10,7 @@ no smoke for ten minutes gives no alarm, but a row of its own: somebody may want
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockgate.demo import terminal
 from lockgate.demo.example import in_directories, run_main
 
 READING = "room STRING, temperature DOUBLE, smoke BOOLEAN, at TIMESTAMP"
-BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def job(readings: str = "readings", alarms: str = "alarms", hot: str = "hot") -> Job:

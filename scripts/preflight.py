@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-PYTHON_NEEDED = (3, 10)
+PYTHON_NEEDED = (3, 11)
 JAVA_NEEDED = 17
 
 
@@ -24,9 +24,9 @@ def check_python():
     found = "{}.{}.{}".format(*sys.version_info[:3])
     if sys.version_info[:2] < PYTHON_NEEDED:
         refuse(
-            f"Lockgate needs Python 3.10 or newer, this is Python {found}.",
+            f"Lockgate needs Python 3.11 or newer, this is Python {found}.",
             sys.executable,
-            "install a newer Python, or name one that is there: make PYTHON=python3.11 ...",
+            "install a newer Python, or name one that is there: make PYTHON=python3.12 ...",
         )
     try:
         import ensurepip  # noqa: F401
@@ -36,7 +36,7 @@ def check_python():
             f"This Python {found} cannot make a virtual environment: {missing}.",
             sys.executable,
             "install its venv package (Debian and Ubuntu: apt install python3-venv), or name another Python: "
-            "make PYTHON=python3.11 ...",
+            "make PYTHON=python3.12 ...",
         )
 
 

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE = "number BIGINT, card STRING, cents INT, at TIMESTAMP"
-_BEGAN_MS = int(datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp() * 1000)
+_BEGAN_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _LOOK_SECONDS = 0.05
 
 

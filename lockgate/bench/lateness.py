@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from lockgate.bench.report import Lateness, LatenessAhead, LatenessPoint
 from lockgate.bench.runs import Runs, watch
@@ -43,7 +43,7 @@ ROWS_PER_EPOCH = 50
 
 _WINDOW = timedelta(seconds=10)
 _EVENT = timedelta(milliseconds=100)
-_BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _USUAL_DELAY_S, _TUNNEL_SHARE, _TUNNEL_S = 1.0, 0.05, 60.0
 
 

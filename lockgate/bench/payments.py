@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lockgate.kafka.encode import Records
 
 _CARDS = 10_000
-_BEGAN_MS = int(datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp() * 1000)
+_BEGAN_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _CHUNK = 200_000
 
 

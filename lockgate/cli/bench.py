@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.cli.stopping import stoppable
@@ -77,7 +77,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             settings,
             default_root().parent / "bench",
             servers=arguments.servers,
-            now=datetime.now(timezone.utc),
+            now=datetime.now(UTC),
             tell=tell,
             go_on=go_on,
         )

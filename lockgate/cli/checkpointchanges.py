@@ -20,7 +20,7 @@ import json
 import secrets
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.cli import savepoints
@@ -78,7 +78,7 @@ def run_clean(arguments: argparse.Namespace) -> int:
         if subject.ledger is not None:  # a driver on another machine, or a query of write_stream, holds nothing
             with subject.ledger.opened() as ledger:
                 ledger.refuse_driver()
-        cleaning = plan_cleaning(look_at(subject.tree), arguments.keep, datetime.now(timezone.utc))
+        cleaning = plan_cleaning(look_at(subject.tree), arguments.keep, datetime.now(UTC))
         parent, name = parent_of(subject.tree)
         lives = find_lives(parent, name, subject.job)
         if arguments.yes:
@@ -300,7 +300,7 @@ def _weigh(subject: Subject, epoch: int, out: int, *, keeps_next: bool) -> list[
 def _set_back(subject: Subject, ledger: MendableLedger, before: Entry, epoch: int, *, keeps_next: bool) -> None:
     """Fence, and let every ledger of the job say that this epoch is the last one that is out."""
     assert subject.ledger is not None
-    now, run = datetime.now(timezone.utc), f"rollback-{secrets.token_hex(4)}"
+    now, run = datetime.now(UTC), f"rollback-{secrets.token_hex(4)}"
     if keeps_next:
         ledger.replace(before, before.claimed(run, str(subject.checkpoint.query()), now))
         return

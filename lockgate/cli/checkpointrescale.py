@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +211,7 @@ def _rescale(checkpoint: Checkpoint, rescaling: Rescaling, ledgers: list[Followe
     from lockgate.runtime.checkpoints import Checkpoint
     from lockgate.runtime.lifecycle.rescaling import decide, moved_on, note_end, rescale
 
-    run, now = f"rescale-{secrets.token_hex(4)}", datetime.now(timezone.utc)
+    run, now = f"rescale-{secrets.token_hex(4)}", datetime.now(UTC)
     query = checkpoint.query()
     for one in ledgers:
         if one.is_deciding and one.entry is not None and query is not None and not rescaling.is_written:

@@ -18,7 +18,7 @@ import json
 import secrets
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.cli import checkpointchanges, checkpointfacts, checkpointrescale
@@ -210,7 +210,7 @@ def _roll_back(
     from lockgate.runtime.lifecycle.cleaning import remove_all
 
     run = f"rollback-{secrets.token_hex(4)}"
-    claim = protocol.claim(entry, epoch, run=run, now=datetime.now(timezone.utc), is_adopting=False)
+    claim = protocol.claim(entry, epoch, run=run, now=datetime.now(UTC), is_adopting=False)
     ledger.replace(entry, claim)
     if uncommitted_epoch(checkpoint) != epoch:
         raise Failed(

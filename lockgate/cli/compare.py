@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
@@ -87,7 +87,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     )
     home = default_root().parent / "compare" / job.name
     with stoppable() as go_on:
-        report = compare(Stack(default_root()), home, setting, now=datetime.now(timezone.utc), tell=_tell, go_on=go_on)
+        report = compare(Stack(default_root()), home, setting, now=datetime.now(UTC), tell=_tell, go_on=go_on)
     facts = json.dumps(report.as_json(), indent=2)
     _write(
         Path(arguments.out or home),

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from lockgate.cli.stopping import stoppable
@@ -56,7 +56,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
                 events=show.EVENTS if arguments.events is None else arguments.events,
                 seed=show.SEED if arguments.seed is None else arguments.seed,
                 is_killed=not arguments.no_kills,
-                now=datetime.now(timezone.utc),
+                now=datetime.now(UTC),
                 audience=screen,
                 go_on=go_on,
             )

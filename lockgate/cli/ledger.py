@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
@@ -114,7 +114,7 @@ def run_set(arguments: argparse.Namespace) -> int:
 
     target = find_ledger(arguments)
     checkpoint = target.checkpoint
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     entry = entry_for(checkpoint, read_epoch(arguments.epoch), now=now, run=f"ledger-set-{secrets.token_hex(4)}")
     upcoming = next_epoch(checkpoint)
     follows = None if upcoming is None else refuse_useless(entry, upcoming, job=target.job, root=checkpoint.root)

@@ -17,7 +17,7 @@ import argparse
 import json
 import secrets
 from contextlib import closing, nullcontext
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,7 @@ def run_savepoint(arguments: argparse.Namespace) -> int:
             place,
             job=subject.job,
             ledger=entry,
-            now=datetime.now(timezone.utc),
+            now=datetime.now(UTC),
             is_live=is_live,
         )
     if arguments.json:
@@ -142,7 +142,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
     place = open_place(arguments.place)
     saved = read_savepoint(place)
     subject = find_subject(arguments)
-    tree, now = subject.tree, datetime.now(timezone.utc)
+    tree, now = subject.tree, datetime.now(UTC)
     _is_taken(subject, may_put_aside=arguments.put_aside)
     # Two queries of one id would be taken for one; under its old name the ledger knows it by its id.
     query = saved.query if saved.job == subject.job else new_query()

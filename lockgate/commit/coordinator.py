@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -114,7 +114,7 @@ class Coordinator:
         followers: Followers,
         is_adopting: bool = False,
         can_roll_back: bool = True,
-        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         new_name: Callable[[], str] = lambda: secrets.token_hex(8),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -33,7 +33,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
@@ -205,7 +205,7 @@ class _InDirectories(Tryout):
 def _in_utc(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _in_utc(one) for name, one in value.items()}
-    return value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 # Topics
@@ -364,7 +364,7 @@ def _row(value: bytes) -> Row:
 
 def _as_moment(value: Any) -> Any:
     if isinstance(value, str) and _MOMENT.fullmatch(value):
-        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+        return datetime.fromisoformat(value)
     return value
 
 

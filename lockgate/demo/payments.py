@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ LIMIT_CENTS = 50_000
 SCHEMA = "id BIGINT, account STRING, cents INT, currency STRING, at TIMESTAMP"
 
 _ACCOUNTS = 10_000
-_BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import math
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.duration import Duration, as_duration
@@ -143,7 +143,7 @@ def run_compaction(
     limits: Limits,
     *,
     merge: Merge,
-    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Compaction:
     """The five steps; `merge` is what needs Spark."""
     log = ManifestLog(system, job)
@@ -296,7 +296,7 @@ def _clean(system: System, job: str, log: ManifestLog, expired: Collection[str],
 
 def _age(name: str, now: datetime) -> timedelta:
     stamp = name.removeprefix(COMPACTED).partition("-")[0]
-    return now - datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
+    return now - datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
 
 
 def _spark_merge(spark: SparkSession, system: System, where: str) -> Merge:

@@ -25,7 +25,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,7 +107,7 @@ class Context:
             raise StepFailed("the stream tells no event time: say .event_time(...) before key_by, or use context.after")
         if not isinstance(when, datetime):
             raise StepFailed(f"context.at takes a datetime, not {when!r}")
-        told = when if when.tzinfo is not None else when.replace(tzinfo=timezone.utc)
+        told = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
         self._event_timers.set((told - EPOCH) // _MICROSECOND, name)
         self._has_asked = True
 

@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -40,7 +40,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, datetime):
-        utc = value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+        utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return utc.replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, date):
         return value.isoformat()
@@ -107,7 +107,7 @@ def _widened(kind: Type, value: Any) -> Any:
         if kind.name == "BOOLEAN":
             return {"true": True, "false": False}[value]
         if kind.name == "TIMESTAMP":
-            return datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return datetime.fromisoformat(value)
         if kind.name == "DATE":
             return date.fromisoformat(value)
         if kind.name == "BINARY":

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from reprlib import repr as short
 from typing import Any
@@ -216,7 +216,7 @@ def _boolean(value: Any) -> bool:
 def _timestamp(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise _unfit(value, "TIMESTAMP")
-    utc = value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+    utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return utc if type(utc) is datetime else datetime.combine(utc.date(), utc.timetz())
 
 

@@ -24,7 +24,7 @@ import json
 import struct
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,7 @@ def as_type(type: exp.DataType, value: Any) -> Any:
         return value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
     if kind in _ZONED:
         at = _moment(str(value))
-        return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     if kind is _TYPES.TIMESTAMPNTZ:
         return _moment(str(value)).replace(tzinfo=None)
     if kind in (_TYPES.DATE, _TYPES.DATE32):
@@ -198,7 +198,7 @@ def as_type(type: exp.DataType, value: Any) -> Any:
 
 
 def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 # What it gives

@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -131,7 +131,7 @@ def _filled(text: str) -> str:
 
 def _time(at: datetime, form: Form) -> str:
     if at.tzinfo is None and form is Form.TOLD:
-        at = at.replace(tzinfo=timezone.utc)
+        at = at.replace(tzinfo=UTC)
     if at.tzinfo is None:
         return at.isoformat(timespec="microseconds")
-    return at.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -12,7 +12,7 @@ import json
 import random
 import struct
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,7 @@ from sqlglot import exp
 from lockgate.dataflow.schema import Column
 from lockgate.errors import Refused
 
-BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of the first event."""
 
 WORDS = 20

@@ -24,7 +24,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -366,7 +366,7 @@ def _tells_time(column: Column) -> bool:
 
 
 def _since_1970(at: datetime, ticks_per_second: int) -> int:
-    return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1_000_000 // ticks_per_second)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1_000_000 // ticks_per_second)
 
 
 def _around(hint: Any, column: Column) -> Sequence[Any]:
@@ -486,10 +486,10 @@ def _time_of(line: bytes, columns: Sequence[str]) -> datetime | None:
     try:
         row = json.loads(line)
         text = next(str(row[name]) for name in columns if name in row)
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        at = datetime.fromisoformat(text)
     except (ValueError, TypeError, StopIteration):
         return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _row(line: bytes, name: str, at: int) -> dict[str, Any]:

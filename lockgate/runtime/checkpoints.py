@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -221,7 +221,7 @@ def put_aside(checkpoint: Checkpoint) -> str | None:
     """Give a checkpoint another name, so that the next run begins without one; nothing is deleted."""
     if not checkpoint.epochs("offsets") and checkpoint.query() is None:
         return None
-    aside = f"{checkpoint.root.rstrip('/')}.before-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+    aside = f"{checkpoint.root.rstrip('/')}.before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     local = checkpoint.local
     if local is not None:
         local.rename(local.with_name(aside.rsplit("/", 1)[-1]))

@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -286,7 +286,7 @@ def _as_base64(value: bytes | None) -> str | None:
 
 def _as_time(value: datetime | str | None) -> datetime | None:
     if isinstance(value, str):
-        value = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the letter
+        value = datetime.fromisoformat(value)
     if value is None:
         return None
-    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -134,4 +134,4 @@ def _watermark_ms(report: Report, past: Past) -> int:
 
 
 def _parse(moment: str) -> datetime:
-    return datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    return datetime.fromisoformat(moment)

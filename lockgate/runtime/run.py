@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -575,7 +575,7 @@ def run(
             if held is not None:
                 opened.callback(held.close)
         tree = open_tree(place, spark)
-        is_marked = not is_tracked or mark_if_new(tree, job.name, datetime.now(timezone.utc))
+        is_marked = not is_tracked or mark_if_new(tree, job.name, datetime.now(UTC))
         initial.keep()
         if native is not None and sources is not None:
             native.keep()
@@ -592,7 +592,7 @@ def run(
                 jvm=_jvm(spark),
             )
         if not is_marked:
-            writer.on_first = lambda: mark_if_missing(tree, job.name, datetime.now(timezone.utc))
+            writer.on_first = lambda: mark_if_missing(tree, job.name, datetime.now(UTC))
         if is_paced:
             target = planned.physical.epoch.total_seconds()
             writer.pacer = Pacer(spark, Pace(target, ROWS_FIRST, rows_per_epoch), job=job.name)
@@ -907,7 +907,7 @@ def _read_start(start: str | None, job: Job) -> str | None:
     if start in (None, "earliest", "latest"):
         return start
     try:
-        moment = datetime.fromisoformat(str(start).strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(str(start).strip())
         if moment.tzinfo is not None:
             return moment.isoformat()
     except ValueError:

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deletes import DELETED
@@ -112,7 +112,7 @@ def write_stream(
             if query.checkpoint.root not in marked:
                 # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
                 kafka.claim(planned, query_run=query.run)
-                mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(timezone.utc))
+                mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(UTC))
                 marked.add(query.checkpoint.root)
             kafka.commit(
                 planned,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.commit.causes import find_cause
@@ -158,7 +158,7 @@ class KafkaEpochs:
             seen = self.ledger.peek()
         except InvariantBroken:
             seen = None  # what cannot be read is forgotten too
-        entry = new_life(datetime.now(timezone.utc))
+        entry = new_life(datetime.now(UTC))
         replace_entry(self.ledger, self._transactions, seen, entry)
         self._followers.forget(entry)
 

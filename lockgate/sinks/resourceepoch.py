@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.commit.causes import find_cause
@@ -36,7 +36,7 @@ class ResourceEpochs:
         self._first: LockgateError | None = None
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
         if is_new_life:
-            entry = new_life(datetime.now(timezone.utc))
+            entry = new_life(datetime.now(UTC))
             resource.publish(None, entry, after=resource.read())
             followers.forget(entry)
 

@@ -10,7 +10,7 @@ Disorder and gaps are made to order, because they are what event time, watermark
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.duration import Duration, as_duration
@@ -54,7 +54,7 @@ class SensorSource(NumberedSource):
         seed: int = 0,
         disorder: Duration = timedelta(0),
         gaps: float = 0.0,
-        begin: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc),
+        begin: datetime = datetime(2026, 1, 1, tzinfo=UTC),
         events: int | None = None,
     ) -> None:
         if sensors < 1 or not 0 <= gaps < 1 or (events is not None and events < 0) or begin.tzinfo is None:
@@ -119,7 +119,7 @@ class SensorSource(NumberedSource):
             number, sensor, tick = number[~silent], sensor[~silent], tick[~silent]
         every_us = self.every // timedelta(microseconds=1)
         disorder_us = self.disorder // timedelta(microseconds=1)
-        begin_us = (self.begin - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+        begin_us = (self.begin - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
         early_us = (_share(self.seed, 2, sensor, tick) * (disorder_us + 1)).astype(np.int64)
         at_us = begin_us + tick * every_us - early_us
         is_burning = _share(self.seed, 3, sensor, tick // 60) < 1 / _FIRE_EVERY

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,7 @@ def _fits_digits(value: Decimal, precision: int, scale: int) -> bool:
 def as_plain(value: Any) -> Any:
     """A value as JSON and CSV have it; Spark reads decimals and times from text."""
     if isinstance(value, datetime):
-        return (value if value.tzinfo is None else value.astimezone(timezone.utc)).isoformat(timespec="microseconds")
+        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat(timespec="microseconds")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -26,7 +26,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -54,7 +54,7 @@ from lockgate.testing.fitting import Row, as_arrow, as_ddl, as_struct, fitted
 from lockgate.testing.inlets import Fed, Inlet, make_inlet
 from lockgate.testing.outlets import KeptSink, Outlet
 
-BEGIN = datetime(2000, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 """What time it is before the first row tells another one, unless the test says it."""
 
 _NEVER = timedelta(days=36_500)

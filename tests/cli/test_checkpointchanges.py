@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +310,7 @@ def test_a_place_where_a_run_only_began_may_be_restored_to_and_one_that_is_used_
     assert [entry.name for entry in two.entries()] == ["offsets/0"]
     assert not [one.name for one in tmp_path.iterdir() if "restoring" in one.name]
     two.remove("offsets")
-    write_marker(two, job, datetime(2026, 1, 31, tzinfo=timezone.utc))
+    write_marker(two, job, datetime(2026, 1, 31, tzinfo=UTC))
     assert cli.main(["checkpoints", "restore", saved, *target]) == 0
     assert look_at(two).last == 11
 

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def make_checkpoint(root: Path, *partitions: int, committed: int) -> Checkpoint:
         (root / "offsets" / str(epoch)).write_text(f"v1\n{json.dumps(settings)}\n{{}}")
     for epoch in range(committed):
         (root / "commits" / str(epoch)).write_text("v1\n{}")
-    write_marker(LocalTree(root), "grown", datetime.now(timezone.utc))
+    write_marker(LocalTree(root), "grown", datetime.now(UTC))
     return Checkpoint(root=str(root))
 
 

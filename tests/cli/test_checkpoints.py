@@ -9,7 +9,7 @@ import textwrap
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -41,11 +41,11 @@ EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
 
 def mark(checkpoint: Checkpoint, job: str) -> None:
-    write_marker(open_tree(checkpoint.root), job, datetime(2026, 1, 31, tzinfo=timezone.utc))
+    write_marker(open_tree(checkpoint.root), job, datetime(2026, 1, 31, tzinfo=UTC))
 
 
 def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
-    at = datetime(2026, 1, 31, tzinfo=timezone.utc).isoformat()
+    at = datetime(2026, 1, 31, tzinfo=UTC).isoformat()
     return Entry(run="r", query=query, epoch=epoch, digest=digest, at=at)
 
 

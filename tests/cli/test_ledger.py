@@ -5,7 +5,7 @@ import json
 import textwrap
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,7 +30,7 @@ from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
 from lockgate.runtime.checkpoints import Checkpoint, SourceRange, next_epoch, source_ranges
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 QUERY = "0b7c4b8e-query"
 
 

@@ -120,7 +120,7 @@ def test_new_jobs_are_clean(tmp_path: Path) -> None:
             "check",
             "--no-cache",
             "--isolated",
-            "--target-version=py310",
+            "--target-version=py311",
             "--select",
             "E,F,W,I,B,UP,SIM,RUF,PT,N",
         ],

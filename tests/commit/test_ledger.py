@@ -1,7 +1,7 @@
 """The bytes of the ledger are a contract between versions, and are read by people."""
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_facts_of_a_newer_version_that_are_not_known_do_no_harm() -> None:
 
 
 def test_a_claim_changes_hands_and_nothing_else() -> None:
-    now = datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=timezone.utc)
+    now = datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     claimed = ENTRY.claimed("other", "query-2", now)
     assert claimed.as_facts() == {
         **ENTRY.as_facts(),

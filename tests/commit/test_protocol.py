@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,7 +25,7 @@ from lockgate.commit.protocol import (
 )
 from lockgate.errors import EpochFailed, Fenced, InvariantBroken, LedgerMismatch
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 MINE, OTHER = "my-run", "other-run"
 
 

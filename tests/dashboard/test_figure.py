@@ -7,7 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib import resources
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from lockgate.dashboard.figure import POINTS_MAX, Figure
 from lockgate.errors import Refused
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def new_figure() -> Figure:

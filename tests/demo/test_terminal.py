@@ -1,12 +1,12 @@
 """Tables, bars, curves and time lines as they look in a terminal."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from textwrap import dedent
 
 from lockgate.demo import terminal
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_a_table_has_names_on_the_left_and_numbers_on_the_right() -> None:

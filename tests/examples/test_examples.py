@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -503,7 +503,7 @@ def read(servers: str, topic: str) -> Iterator[dict[str, Any]]:
 
 
 def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def minute_of(event: dict[str, Any]) -> datetime:

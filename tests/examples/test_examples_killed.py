@@ -7,7 +7,7 @@ import json
 import runpy
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_example_keeps_its_promise_although_its_driver_is_killed(name: str, lock
 
 # -- the table of fraud detection -------------------------------------------------------------------------------------
 
-BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COUNT = 96  # of payments, in ten minutes; the table is two minutes behind
 AWAY = 60  # the payment from which on an analyser is away
 ROWS_PER_EPOCH = 16

@@ -6,7 +6,7 @@ import os
 import runpy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from lockgate.demo.example import in_directories
 pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 Event = dict[str, Any]
 
@@ -292,9 +292,6 @@ def read(spark: SparkSession, directory: Path) -> list[Row]:
     """What is out, with times in UTC."""
     rows = []
     for row in read_files(spark, str(directory)).collect():
-        values = {
-            name: one.astimezone(timezone.utc) if isinstance(one, datetime) else one
-            for name, one in row.asDict().items()
-        }
+        values = {name: one.astimezone(UTC) if isinstance(one, datetime) else one for name, one in row.asDict().items()}
         rows.append(Row(**values))
     return rows

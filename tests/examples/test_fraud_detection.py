@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ FREE = (0.0, 0.0, 0.0, 0.0, 5.0, 0.0)
 
 def some_payments() -> list[dict[str, Any]]:
     """One a second, of few cards, so that cards have a history; frauds of every kind, and payments of nothing."""
-    began = datetime(2026, 1, 1, 4, 57, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, 4, 57, tzinfo=UTC)
     made = make_transactions(PAYMENTS - len(FREE), seed=19, per_second=1, began=began, cards=25, fraud_share=0.04)
     payments = list(made)
     like = {**payments[100], "card": "card-free", "merchant": "merchant-1"}
@@ -126,7 +126,7 @@ def some_payments() -> list[dict[str, Any]]:
 
 def no_payments(payment: dict[str, Any]) -> list[bytes | None]:
     """What may stand in the topic beside payments, and is none."""
-    soon = datetime.now(timezone.utc) + timedelta(minutes=5)  # with it as the time, all others would be late
+    soon = datetime.now(UTC) + timedelta(minutes=5)  # with it as the time, all others would be late
     wrong = [("id", None), ("at", "2099-01-01T00:00:00.000+00:00"), ("at", soon.isoformat()), ("amount", "much")]
     fields = [{**payment, "id": f"wrong-{name}", name: value} for name, value in wrong]
     timeless = {name: value for name, value in payment.items() if name != "at"}
@@ -212,7 +212,7 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
 
 
 def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def wait_for(is_there: Callable[[], bool], told: Callable[[], str]) -> None:
@@ -223,7 +223,7 @@ def wait_for(is_there: Callable[[], bool], told: Callable[[], str]) -> None:
 
 
 def test_the_answer_joins_what_has_come_for_a_payment_and_is_ended() -> None:
-    began = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
     payments = [
         {"id": f"p{number}", "card": "c", "amount": 5.0, "at": began + timedelta(minutes=number), "_late": False}
         for number in range(4)

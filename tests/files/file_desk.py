@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lockgate.commit.ledger import Entry
@@ -16,7 +16,7 @@ from lockgate.files.system import LocalSystem, System
 
 JOB = "payments"
 SCHEMA = "n INT"
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def entry(epoch: int | None, run: str = "run-1") -> Entry:

@@ -1,7 +1,7 @@
 """A reader sees the files that manifests name, with the columns that were written."""
 
 import json
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def _knows_unicode(spark: SparkSession) -> bool:
 def test_times_and_numbers_come_back_to_the_last_digit_whatever_the_readers_zone(
     kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    at = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=timezone.utc)
+    at = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)
     row = (at, at.replace(tzinfo=None), 0.1 + 0.2, Decimal("12345678901234567890.12"), 2**63 - 1)
     schema = "at TIMESTAMP, wall TIMESTAMP_NTZ, x DOUBLE, d DECIMAL(22,2), big BIGINT"
     store = store_at(tmp_path, kind)

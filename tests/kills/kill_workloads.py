@@ -24,7 +24,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kafka.partitioner.default import murmur2
@@ -33,7 +33,7 @@ from kill_checker import Content, Row
 PARTITIONS = 4
 LETTERS = "-letters"
 KEYS = [f"key-{number}" for number in range(16)]
-BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW = timedelta(seconds=10)
 LATENESS = timedelta(seconds=120)
 WITHIN = timedelta(seconds=30)
@@ -228,7 +228,7 @@ def _expect_timers(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]
         for last in range(EIGHTH, len(mine) + 1, EIGHTH):
             yield "", name, {"name": name, "what": "event", "number": mine[last - 1]["id"], "total": last}
     for _, key, row in _expect_windows(sent):
-        begin = datetime.strptime(row["window_start"], TIME).replace(tzinfo=timezone.utc)
+        begin = datetime.strptime(row["window_start"], TIME).replace(tzinfo=UTC)
         slot = int(begin.timestamp()) // WINDOW.seconds
         yield "", key, {"name": key, "what": "timer", "number": slot, "total": row["total"]}
 
@@ -293,7 +293,7 @@ def _expect_late(taken: list[list[Event]]) -> Iterator[tuple[str, str | None, Ev
 
 def _clocked(taken: list[list[Event]]) -> Iterator[tuple[list[Event], datetime, datetime]]:
     """Each epoch with the watermark that those before it have acted on, and its own; a last one acts on all."""
-    before = now = greatest = datetime.fromtimestamp(0, timezone.utc)
+    before = now = greatest = datetime.fromtimestamp(0, UTC)
     for epoch in [*taken, []]:
         yield epoch, before, now
         greatest = max([greatest, *map(_time, epoch)])

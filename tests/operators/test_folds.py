@@ -5,7 +5,7 @@ import pickle
 import random
 import statistics
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -124,7 +124,7 @@ def test_nan_is_greater_than_every_number(seed: int) -> None:
 
 
 def test_text_times_and_decimals_are_compared_as_they_are() -> None:
-    noon = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert result_of(Max(), ["b", "a", "é"]) == "é"
     assert result_of(Min(), [noon, noon - timedelta(hours=1)]) == noon - timedelta(hours=1)
     assert result_of(Max(), [Decimal("1.10"), Decimal("1.09")]) == Decimal("1.10")

@@ -8,7 +8,7 @@ import functools
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +24,7 @@ from lockgate.operators.pages import INDEX, Pages
 from lockgate.operators.rows import Given, Results, row_maker
 
 SECOND = 1_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def at(seconds: float) -> datetime:
@@ -558,7 +558,7 @@ def test_values_are_given_as_their_columns_want_them() -> None:
     values = results.values((1, datetime(2024, 1, 1), Decimal(1), (1, None), Row(a=1), 5, date(2024, 1, 1)))
     assert values == (
         1.0,
-        datetime(2024, 1, 1, tzinfo=timezone.utc),
+        datetime(2024, 1, 1, tzinfo=UTC),
         Decimal("1.00"),
         [1.0, None],
         {"a": 1},

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -222,7 +222,7 @@ def test_distinct_is_close_where_there_are_many(count: int, seed: int) -> None:
         ([b"a", bytearray(b"a")], 1),
         ([Decimal("1.10"), Decimal("1.10"), Decimal("1.11")], 2),
         ([date(2026, 1, 1), date(2026, 1, 2)], 2),
-        ([datetime(2026, 1, 1, tzinfo=timezone.utc)] * 2, 1),
+        ([datetime(2026, 1, 1, tzinfo=UTC)] * 2, 1),
         ([("a", "bc"), ("ab", "c"), ["a", "bc"]], 2),
         ([(None, "a"), ("", "a")], 2),
     ],

@@ -2,7 +2,7 @@
 
 import json
 import random
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -41,7 +41,7 @@ def make_value(rng: random.Random, kind: Type) -> Any:
         "DOUBLE": lambda: rng.choice([0.1, -1e300, float("inf"), rng.random()]),
         "FLOAT": lambda: rng.random(),
         "BOOLEAN": lambda: rng.random() < 0.5,
-        "TIMESTAMP": lambda: datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=rng.randrange(10**15)),
+        "TIMESTAMP": lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=rng.randrange(10**15)),
         "DATE": lambda: date(2026, 1, 1) + timedelta(days=rng.randrange(9999)),
         "BINARY": lambda: rng.randbytes(rng.randrange(9)),
         "DECIMAL": lambda: Decimal(f"{rng.randrange(-(10**24), 10**24)}.{rng.randrange(10**5):05}"),

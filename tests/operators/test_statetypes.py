@@ -1,9 +1,9 @@
 """Types of state: read from text, and what fits them."""
 
 from collections.abc import Mapping
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from pyspark.sql import Row
 
 from lockgate.operators.statetypes import converter, read_type
 
-UTC = timezone.utc
+UTC = UTC
 SCALARS = ("STRING", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "DATE", "BINARY", "DECIMAL(12, 3)")
 
 
-class Colour(str, Enum):
+class Colour(StrEnum):
     RED = "red"
 
 

@@ -1,6 +1,6 @@
 """What is kept for a key is shown in words, and shown as what the operator would say of it."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockgate.operators.contract import Clock, Operator
@@ -18,7 +18,7 @@ FOLDS = Folds((Aggregate("`the total` BIGINT", Sum(), "v"), Aggregate("n BIGINT"
 
 
 def moment(at_us: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=at_us)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
 
 
 def shown(operator: Operator, rows: list[tuple[Any, ...]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockgate.operators.windows import Aligned, Sessions, TimeWindows
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 VALUES = Folds((Aggregate("v ARRAY<INT>", History(sorted), "v"),))
 SHAPES: dict[str, tuple[TimeWindow, Aligned | Sessions]] = {

@@ -1,7 +1,7 @@
 """What a task copies is what PostgreSQL reads: every value, every null, in order; and all of a task or nothing."""
 
 import math
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ from lockgate.postgres.copying import CopyOrder, as_csv
 from lockgate.postgres.staging import Staging, make_registry, registered
 from lockgate.postgres.tables import TableName
 
-AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
+AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
 VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "s": ("text", pa.string(), ["", None, 'say "hi", you', "two\nlines\r\n", "grüße 🚲", "\\.", "\\N", " a ", "NULL"]),
     "n": ("bigint", pa.int64(), [0, None, -(2**63), 2**63 - 1]),
@@ -33,7 +33,7 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "at": (
         "timestamptz",
         pa.timestamp("us", tz="UTC"),
-        [AT, None, datetime(1969, 12, 31, 23, 59, 59, 999999, timezone.utc)],
+        [AT, None, datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)],
     ),
     "vienna": ("timestamptz", pa.timestamp("us", tz="Europe/Vienna"), [AT, None]),
     "then": ("timestamp", pa.timestamp("us"), [AT.replace(tzinfo=None), None, datetime(1, 1, 1)]),

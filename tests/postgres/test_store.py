@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -610,7 +610,7 @@ def test_a_row_that_the_table_refuses_only_after_the_decision_waits_until_it_is_
 ) -> None:
     resource = open_sinks(is_deciding=False, out=PostgresSink(table="orders", dsn=dsn))
     followers = Followers("job", {"table": resource})
-    followers.forget(new_life(datetime.now(timezone.utc)))
+    followers.forget(new_life(datetime.now(UTC)))
     decided = replace(FIRST, staged=followers.stage({"table": {"out": SMALL}}, 0))
     database.execute("ALTER TABLE orders ADD CONSTRAINT small CHECK (id < 2)")
     with pytest.raises(Failed, match=r"is decided, but table does not take[\s\S]*change the table"):

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ from lockgate.proof.workload import Shape, Workload, make_workload
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Made payments would share ids, of which a table has one each: tests/examples hold that one against its answer.
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "fraud_detection")
-BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SITE = Site("proof-1", "127.0.0.1:5555", Path("/nowhere/site"))
 Event = dict[str, Any]
 
@@ -303,7 +303,7 @@ def test_events_are_read_as_plain_python(tmp_path: Path) -> None:
         "r": {"k": "2026-01-01T00:00:00Z"},
     }
     (row,) = rows_of(job, given(job, tmp_path, json.dumps(line)))["in"]
-    zero = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    zero = datetime(2026, 1, 1, tzinfo=UTC)
     assert row == {
         "a": 7,
         "e": 0.10000000149011612,
@@ -320,7 +320,7 @@ def test_events_are_read_as_plain_python(tmp_path: Path) -> None:
         "s": None,
         "_late": False,
     }
-    assert (str(row["g"]), row["o"].tzinfo) == ("1.50", timezone.utc)
+    assert (str(row["g"]), row["o"].tzinfo) == ("1.50", UTC)
 
 
 @pytest.mark.parametrize(

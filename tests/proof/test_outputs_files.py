@@ -2,7 +2,7 @@
 
 import json
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,7 +172,7 @@ def test_without_manifests_all_files_count_but_hidden_ones(tmp_path: Path) -> No
 def test_parquet_is_read_without_loss(tmp_path: Path) -> None:
     columns = {
         "price": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
-        "at": pa.array([datetime(2026, 1, 1, 12, 0, 0, 1, timezone.utc)], pa.timestamp("us", "UTC")),
+        "at": pa.array([datetime(2026, 1, 1, 12, 0, 0, 1, UTC)], pa.timestamp("us", "UTC")),
         "part": pa.array([b"\x01\xff"]),
         "tags": pa.array([["a", None]]),
         "nested": pa.array([{"n": 1}]),

@@ -1,7 +1,7 @@
 """Records tell where they came from under proof, and only then."""
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream, windo
 from lockgate.kafka.topics import create_topics
 from lockgate.sinks.kafka import TRACE
 
-BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = [(f"k{n % 3}", n, BEGAN + n * timedelta(seconds=1), [("own", b"header")] if n % 2 else None) for n in range(40)]
 SCHEMA = "k STRING, v INT, at TIMESTAMP, h ARRAY<STRUCT<key: STRING, value: BINARY>>"
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_every_type_has_values_that_json_can_carry(site: Site) -> None:
     assert all(row.keys() == {*"abcdefghijlmnopqrs", "sent_at_ms", "made_at"} for row in made)
     assert all(len(row["i"]) <= 5 and len(row["j"]) <= 3 and 0 <= row["g"] < 10**8 for row in made)
     assert any(row["q"] and row["q"][0].keys() == {"x", "y"} for row in made)
-    sent = [datetime.fromtimestamp(row["sent_at_ms"] / 1000, timezone.utc) for row in made]
+    sent = [datetime.fromtimestamp(row["sent_at_ms"] / 1000, UTC) for row in made]
     assert [at.isoformat(timespec="milliseconds") for at in sent] == [row["made_at"] for row in made]
 
 

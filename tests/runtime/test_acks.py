@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +275,7 @@ def test_rows_of_a_table_file_come_again_as_they_were(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
     mapped = read.map(noting(place, fail_first), schema="k STRING, at TIMESTAMP, file STRING")
     start(place, job_of(mapped, sink, letters))
-    moment = datetime(2026, 1, 1, microsecond=123456, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 1, microsecond=123456, tzinfo=UTC)
     assert [(row.k, row.at, row.file) for row in sink.rows] == [("a", moment, "one.csv")]
     assert letters.rows == []
 

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from lockgate.errors import Failed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 Event = tuple[str, int, datetime]
 FIRST: list[Event] = [("a", 90, BEGIN), ("a", 91, BEGIN + SECOND)]

@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -282,7 +282,7 @@ def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guara
 def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, bench: Bench) -> None:
     name = f"letters-{uuid4().hex[:8]}"
     create_topics(kafka, [f"{name}-in"], partitions=3, where="test")
-    moment = datetime(2026, 1, 1, 12, 30, 15, 123_000, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 1, 12, 30, 15, 123_000, tzinfo=UTC)
     producer = KafkaProducer(bootstrap_servers=kafka)
     for number in range(30):
         producer.send(
@@ -399,7 +399,7 @@ def begin(bench: Bench, *, commits: int = 1) -> None:
 
 def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(bench: Bench) -> None:
     begin(bench)
-    moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
     sent = letter(key=b"\xff", headers=(("a", b"\x00"), ("b", None)), timestamp=moment, attempts=4)
     assert bench.desk(bench.job()).send([sent])[0].is_sent
     (file,) = (Path(bench.checkpoint) / "returns").iterdir()

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -346,9 +347,9 @@ def test_a_driver_whose_job_was_taken_over_stops_and_writes_nothing_more(bench: 
 
 
 def now() -> Any:
-    from datetime import datetime, timezone
+    from datetime import datetime
 
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def test_an_epoch_that_outlives_its_transaction_twice_stops_and_names_the_cure(bench: Bench) -> None:

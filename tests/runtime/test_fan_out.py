@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
-ARRIVED = datetime.now(timezone.utc) - timedelta(seconds=1000)
+ARRIVED = datetime.now(UTC) - timedelta(seconds=1000)
 ROWS = [(number, ["a"] if number % 2 else None) for number in range(40)]
 
 
@@ -119,7 +119,7 @@ def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -
     out = known.fan_out(deadline="30 seconds", twice=double, half=lambda row: row.v / 2).to("out", MemorySink())
     meter = Meter("ages")
     told: list[Progress] = []
-    before = (datetime.now(timezone.utc) - ARRIVED).total_seconds()
+    before = (datetime.now(UTC) - ARRIVED).total_seconds()
     started = run(
         Job("ages", out, guarantee=Guarantee.AT_LEAST_ONCE),
         checkpoint=str(tmp_path / "checkpoint"),
@@ -128,7 +128,7 @@ def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -
         meter=meter,
     )
     started.wait(on_progress=told.append)
-    after = (datetime.now(timezone.utc) - ARRIVED).total_seconds()
+    after = (datetime.now(UTC) - ARRIVED).total_seconds()
     report = told[-1].fan_outs["fan_out"]
     assert (report["events"], report["stamped"], report["partial"]) == (40, 40, 0)
     assert before * 0.97 < report["end_to_end_ms_p50"] / 1000 <= report["end_to_end_ms_p99"] / 1000 < after * 1.03

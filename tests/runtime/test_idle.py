@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.heartbeat import Heart, Heartbeat, report_interval
 from lockgate.runtime.progress import count_events, count_lag
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 IDLE = timedelta(seconds=10)
 NOTHING = Past()  # a query without a checkpoint
 VALUE = "k STRING, v INT, at TIMESTAMP"
@@ -310,7 +310,7 @@ def _is_only_beat(one: dict[str, Any]) -> bool:
 def test_windows_by_arrival_close_by_the_clock(inputs: Path) -> None:
     sink = MemorySink()
     put(inputs / "one", ("a", 1, 0), ("a", 2, 9_000), ("b", 3, 4))
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     read = stream("one", FileSource(path=str(inputs / "one"), value=VALUE)).processing_time()
     running = start(counts_job(read, sink), inputs)
     try:

@@ -4,7 +4,7 @@ import json
 import logging
 import random
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,7 +30,7 @@ from lockgate.kafka.topics import create_topics
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.late import watermark_before
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=20)
 SIZE = timedelta(seconds=30)
 EVERY = timedelta(seconds=10)

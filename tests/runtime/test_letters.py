@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +34,7 @@ from lockgate.kafka.topics import create_topics
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 VALUE = "k STRING, v INT"
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def put(place: Path, *lines: str) -> None:
@@ -231,7 +231,7 @@ def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) 
     def line(key: str, at: str | None) -> str:
         return json.dumps({"k": key, "at": at})
 
-    far = (datetime.now(timezone.utc) + timedelta(days=400)).isoformat()
+    far = (datetime.now(UTC) + timedelta(days=400)).isoformat()
     put(place / "in", line("a", BEGIN.isoformat()), line("b", far), line("c", None))
     put(place / "in", line("d", (BEGIN + timedelta(minutes=10)).isoformat()))
     sink, letters = MemorySink(), MemorySink()

@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from lockgate.kafka.topics import create_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=20)
 Event = dict[str, Any]
 

@@ -7,7 +7,7 @@ time of the epochs before it, less the lateness.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from lockgate.dataflow.windows import SlidingWindow, TimeWindow, TumblingWindow
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=20)
 GAP = timedelta(seconds=4)
 PER_EPOCH = 55
@@ -67,7 +67,7 @@ def make_events(seed: int, count: int = 220) -> list[Event]:
 
 def epochs(events: list[Event]) -> Iterator[Epoch]:
     """The epochs of a run to the end: the last has no events, and acts on what all have made."""
-    zero = datetime.fromtimestamp(0, timezone.utc)
+    zero = datetime.fromtimestamp(0, UTC)
     before = now = greatest = zero
     for first in range(0, len(events) + PER_EPOCH, PER_EPOCH):
         part = events[first : first + PER_EPOCH]

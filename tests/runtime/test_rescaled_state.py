@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.stateread import kept_partitions
 
 FILE = str(Path(__file__).with_name("rescaled_job.py"))
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TEAMS = 40
 
 

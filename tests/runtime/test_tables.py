@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +254,7 @@ def test_a_file_that_is_no_such_table_is_refused(
 
 @pytest.mark.system
 def test_a_table_of_postgres_is_read_by_its_declared_columns(server: Postgres, spark: SparkSession) -> None:
-    from datetime import date, datetime, timezone
+    from datetime import date, datetime
     from decimal import Decimal
 
     with psycopg.connect(server.dsn, autocommit=True) as database:
@@ -274,7 +274,7 @@ def test_a_table_of_postgres_is_read_by_its_declared_columns(server: Postgres, s
         "code": "5f2b1d86-6e4c-4d6b-9a86-0d3c1f0b7a11",
         "price": Decimal("1.50"),
         "day": date(2026, 1, 2),
-        "at": datetime(2026, 1, 2, 1, 4, 5, 6, tzinfo=timezone.utc),
+        "at": datetime(2026, 1, 2, 1, 4, 5, 6, tzinfo=UTC),
         "tags": ["a"],
     }
     assert set(other.values()) == {None}

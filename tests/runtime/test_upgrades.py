@@ -5,7 +5,7 @@ What becomes of state itself is in test_state.py.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from lockgate.errors import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 DDL = "k STRING, v INT, at TIMESTAMP"
 
 

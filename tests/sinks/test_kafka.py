@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ from lockgate.kafka.topics import create_topics, existing_topics
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
-AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
+AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
 Write = Callable[..., None]
 ROWS = [(f"name-{n}", n, -n, AT, None if n % 2 else 0.5) for n in range(40)]
 SCHEMA = "name STRING, n INT, big BIGINT, at TIMESTAMP, share DOUBLE"

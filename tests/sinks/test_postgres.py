@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lockgate.sinks.postgres import PostgresSink
 from lockgate.testing import ResourceContract, Row, opening
 
 DSN = "postgresql://ada:s3cret@db:5432/sales"
-AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone.utc)
+AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
 FIRST = Entry(run="run", query="query", epoch=0, digest="d", at="now")
 
 

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class TestModes(Sqlite):
         assert sorted(self.seen()) == [(1, "newer"), (4, "back")]
 
     def test_every_type_comes_back_as_it_was_or_as_text(self) -> None:
-        at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+        at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
         frame = self.spark().createDataFrame(
             [(True, 2**40, 1.5, Decimal("12.30"), at, b"\x00\xff", [1, 2], None)],
             "yes BOOLEAN, big BIGINT, real DOUBLE, money DECIMAL(10, 2), at TIMESTAMP, raw BINARY, some ARRAY<INT>,"

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -107,12 +107,12 @@ def test_keys_headers_and_places_come_beside_the_value(kafka: str, topic: str, s
     names = ["name", "n", "line", "_topic", "_partition", "_offset", "_timestamp", "_headers"]
     (row,) = read_all(source, tmp_path, names)
     assert tuple(row)[:6] == ("x", 7, "hello", topic, 1, 0)
-    assert row._timestamp == datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert row._timestamp == datetime(2026, 1, 1, tzinfo=UTC)
     assert row._headers == [{"key": "trace", "value": b"t-1"}]
 
 
 def test_a_run_starts_where_it_is_told(kafka: str, topic: str, send: Send, tmp_path: Path) -> None:
-    old, new = datetime(2026, 1, 1, tzinfo=timezone.utc), datetime(2026, 1, 2, tzinfo=timezone.utc)
+    old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     for name, moment in (("old", old), ("new", new)):
         send(
             *({"value": name.encode(), "partition": p, "timestamp_ms": int(moment.timestamp() * 1000)} for p in (0, 1))

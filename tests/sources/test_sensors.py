@@ -1,6 +1,6 @@
 """Made-up readings: the same for the same seed, with disorder and gaps to order."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ ARROW = pa.schema(
         ("__number", pa.int64()),
     ]
 )
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def readings(source: SensorSource, first: int, last: int) -> list[dict[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, join_batch
 from lockgate.spark.functions import RowError
 
 PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMES = ("v", "at", "tags", POSITION)
 BATCH = pa.record_batch(
     [
@@ -164,7 +164,7 @@ def test_reasons_are_short_and_a_value_that_cannot_be_shown_fails_alone() -> Non
     assert max(len(row["why_missing"][0]) for row in rows) < 500
 
 
-STAMPS = [NOON - timedelta(seconds=90), None, datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=timezone.utc)]
+STAMPS = [NOON - timedelta(seconds=90), None, datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)]
 
 
 @pytest.mark.parametrize(("has_stamps", "stamped"), [(True, 1), (False, 0)])

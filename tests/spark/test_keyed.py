@@ -5,7 +5,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from lockgate.operators.pages import Pages
 from lockgate.spark.functions import RowError
 from lockgate.spark.keyed import Place, _Run, buckets_of
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 # -- without Spark -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ def plain(values: Iterable[Any]) -> str:
 
     def told(value: Any) -> Any:
         if isinstance(value, datetime):
-            return value.astimezone(timezone.utc)
+            return value.astimezone(UTC)
         return value + 0.0 if isinstance(value, float) else value
 
     return repr([told(value) for value in values])

@@ -1,6 +1,6 @@
 """Columns as Python's values: what they are, and which row holds what Python cannot have."""
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ import pytest
 
 from lockgate.spark.keys import OutOfReach, as_keys, as_list
 
-MOMENT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 MICROS = 1_767_225_600_000_000  # that moment
 
 
@@ -19,7 +19,7 @@ def chunked(kind: pa.DataType, *chunks: list[int | None]) -> pa.ChunkedArray:
 def test_times_are_aware_where_the_column_is() -> None:
     assert as_list(chunked(pa.timestamp("us", "UTC"), [MICROS, None])) == [MOMENT, None]
     assert as_list(chunked(pa.timestamp("us"), [MICROS])) == [MOMENT.replace(tzinfo=None)]
-    last = datetime.max.replace(tzinfo=timezone.utc)
+    last = datetime.max.replace(tzinfo=UTC)
     beyond = (last - MOMENT) // timedelta(microseconds=1) + MICROS
     assert as_list(chunked(pa.timestamp("us", "UTC"), [beyond])) == [last]
 

@@ -1,7 +1,7 @@
 """Every step of the dataflow, run by Spark and compared with the same thing computed in plain Python."""
 
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lockgate.errors import BadJob, Failed, FunctionFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EVENTS = [(f"k{i % 3}", i, BEGIN + timedelta(seconds=i)) for i in range(60)]
 SCHEMA = "k STRING, v INT, at TIMESTAMP"
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lockgate.spark import tables as looked_up
 from lockgate.spark.tabledoor import TableDoor, fetch
 from lockgate.spark.tables import Lookup
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = st.one_of(st.none(), st.integers(-3, 3))
 
 

@@ -1,7 +1,7 @@
 """Watermarks: events whose time cannot be used, filters behind them, several sources, and the clock of an epoch."""
 
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from lockgate.errors import UnusableTime
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "k STRING, v INT, at TIMESTAMP"
 Event = tuple[str, int, datetime | None]
 
@@ -53,7 +53,7 @@ def test_an_event_without_a_time_stops_the_job_and_is_named(tmp_path: Path) -> N
 
 
 def test_an_event_far_ahead_of_the_clock_stops_the_job_before_it_moves_the_watermark(tmp_path: Path) -> None:
-    now = datetime.now(timezone.utc).replace(microsecond=0)
+    now = datetime.now(UTC).replace(microsecond=0)
     sink = MemorySink()
     events: list[Event] = [("a", 1, now), ("a", 2, now + timedelta(seconds=30)), ("b", 3, now + timedelta(days=900))]
     timed = source(events).event_time("at", lateness="1 hour", max_ahead="10 minutes")
@@ -78,7 +78,7 @@ def test_an_event_beyond_the_years_of_python_is_named_also_without_max_ahead(tmp
 
 
 def test_events_within_max_ahead_and_without_it_pass(tmp_path: Path) -> None:
-    ahead = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=5)
+    ahead = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
     bounded, free = MemorySink(), MemorySink()
     timed = source([("a", 1, ahead)], "one").event_time("at", lateness="0 seconds", max_ahead="10 minutes")
     far = source([("a", 1, ahead + timedelta(days=9))], "two").event_time("at", lateness="0 seconds")
@@ -124,7 +124,7 @@ def test_a_repeated_epoch_has_the_same_time_of_arrival(tmp_path: Path) -> None:
     def arrivals(sink: MemorySink) -> Any:
         return source(events, per_epoch=2).processing_time().select("v", "_arrived").to("out", sink)
 
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     run_to_the_end(tmp_path, arrivals(first))
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
     commits[-1].unlink()

@@ -1,6 +1,6 @@
 """What a test may write down as a row, and what is refused with a reason; one small epoch for all kinds of sources."""
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -30,7 +30,7 @@ from lockgate.testing.fitting import as_csv, as_json, as_struct, fitted
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ALL = (
     "i INT, s STRING, f DOUBLE, d DECIMAL(5,2), b BINARY, day DATE, at TIMESTAMP, n TIMESTAMP_NTZ, yes BOOLEAN,"
     " a ARRAY<INT>, m MAP<STRING, INT>, r STRUCT<x: INT, y: STRING>"

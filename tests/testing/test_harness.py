@@ -3,7 +3,7 @@
 import importlib
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from lockgate.testing import Harness
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 NOWHERE = "broker.invalid:9092"
 ORDER = "customer STRING, amount DOUBLE, at TIMESTAMP"

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import FrameType
 
 from lockgate.demo.fraud.transactions import make_transactions
@@ -59,7 +59,7 @@ def main() -> int:
             is_over.wait(wait)
         if is_over.is_set() or refused:
             break
-        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
         while number < arguments.rate * _STEP_SECONDS * (step + 1):
             payment = {**next(payments), "at": at}
             producer.produce(arguments.topic, json.dumps(payment).encode(), payment["card"].encode(), on_delivery=note)

@@ -36,7 +36,7 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lockgate.demo.broker import borrow_services
@@ -353,7 +353,7 @@ class _Stage:
 
     def _await_scores(self, analysers: Sequence[str]) -> None:
         """Until each of these has scored a payment that was sent from now on, so that it is behind with none."""
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         names = [self._topics.scores[analyser] for analyser in analysers]
         self._await(
             lambda: all((newest := self._topics.newest(name)) is not None and newest > now for name in names),

@@ -74,7 +74,7 @@ class Topics:
 
     def newest(self, topic: str) -> datetime | None:
         """The payment's time in the newest record of a topic."""
-        found = [datetime.fromisoformat(value["at"].replace("Z", "+00:00")) for value, _ in self.read(topic, last=1)]
+        found = [datetime.fromisoformat(value["at"]) for value, _ in self.read(topic, last=1)]
         return max(found, default=None)
 
     def arrivals(self) -> dict[str, int]:

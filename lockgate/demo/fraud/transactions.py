@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 BLACKLIST = tuple(f"merchant-{number}" for number in range(0, 1000, 97))
 """Merchants that are known for fraud."""
 
-_BEGAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+_BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _COUNTRIES = ("AT", "DE", "FR", "IT", "NL", "PL")
 _FRAUDS = ("amount", "velocity", "place", "blacklist")
 _BURST = 6  # transactions of a card in a row, where it is used by somebody in a hurry

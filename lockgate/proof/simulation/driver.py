@@ -8,7 +8,7 @@ log      log that the epoch is done
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockgate.commit.causes import find_cause
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BEGINNING = datetime(2020, 1, 1, tzinfo=timezone.utc)
+_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Crash(BaseException):

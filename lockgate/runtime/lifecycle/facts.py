@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -206,7 +206,7 @@ class CheckpointFacts:
 
 def as_time(ms: int) -> datetime:
     """Milliseconds since 1970, as Spark notes times."""
-    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)
 
 
 def name_of(offset: Offset) -> str:

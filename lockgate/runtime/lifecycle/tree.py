@@ -14,7 +14,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -112,7 +112,7 @@ class LocalTree(Tree):
                 facts = file.stat()
             except FileNotFoundError:  # a driver that runs cleans up beside us
                 continue
-            modified = datetime.fromtimestamp(facts.st_mtime, tz=timezone.utc)
+            modified = datetime.fromtimestamp(facts.st_mtime, tz=UTC)
             found.append(Entry(file.relative_to(self.path).as_posix(), facts.st_size, modified))
         return sorted(found, key=lambda entry: entry.name)
 
@@ -190,7 +190,7 @@ class HadoopTree(Tree):
             while listed.hasNext():
                 status = listed.next()
                 name = str(status.getPath().toString()).removeprefix(f"{self.root}/")
-                modified = datetime.fromtimestamp(status.getModificationTime() / 1000, tz=timezone.utc)
+                modified = datetime.fromtimestamp(status.getModificationTime() / 1000, tz=UTC)
                 found.append(Entry(name, int(status.getLen()), modified))
         return sorted(found, key=lambda entry: entry.name)
 

@@ -197,7 +197,7 @@ def watermark_seconds(report: Mapping[str, Any]) -> float | None:
     told = (report.get("eventTime") or {}).get("watermark")
     if told is None:
         return None
-    seconds = datetime.fromisoformat(told.replace("Z", "+00:00")).timestamp()
+    seconds = datetime.fromisoformat(told).timestamp()
     return seconds or None
 
 

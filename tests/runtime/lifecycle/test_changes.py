@@ -1,7 +1,7 @@
 """What cleaning, going back and a savepoint take of a checkpoint's files."""
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from lockgate.sources.files import FileSource
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime.now(UTC)
 
 
 def names(tree: LocalTree) -> set[str]:

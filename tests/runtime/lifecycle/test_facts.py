@@ -1,6 +1,6 @@
 """What a checkpoint holds, told from its files: epochs, offsets, state, and what else lies there."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ def test_every_epoch_tells_its_time_its_offsets_and_its_watermark(handmade: Hand
         (4, False),
     ]
     epoch = facts.by_number[2]
-    assert epoch.at == datetime(2026, 1, 1, 0, 2, tzinfo=timezone.utc)
-    assert epoch.watermark == datetime(2026, 1, 1, 0, 0, 2, tzinfo=timezone.utc)
+    assert epoch.at == datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
+    assert epoch.watermark == datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)
     offset = epoch.planned.offsets[0]
     assert facts.reaches(2, offset) == (Reach("orders", 0, 120, 130), Reach("orders", 1, 2, 3))
     assert facts.events(2, offset) == 11

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
 from lockgate.runtime.restarts import Ended, Restarts
 from lockgate.runtime.run import run
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def test_a_place_where_nothing_is_gets_the_marker_and_one_with_files_does_not(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -108,4 +108,4 @@ def test_a_ledger_that_has_not_followed_comes_before_another_rescaling(make: Mak
 
 def _now() -> datetime:
 
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
