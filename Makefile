@@ -4,18 +4,23 @@ PYTHON ?= python3
 VENV := .venv
 PACKAGES := $(VENV)/.packages
 SELF := $(VENV)/.self
-# A file of tests stays in one process, with the services that it has started.
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Tests wait for processes more than they compute: three of their own keep two cores busy. tests/conftest.py says which
+# tests stay together, and starts with those that take longest.
+PYTEST := $(VENV)/bin/pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+FIRST := not prove and not slow and (not system or smoke)
+REST := not prove and (slow or (system and not smoke))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo example test prove-all check venv jars lock clean preflight
+.PHONY: help demo example test test-rest test-all prove-all coverage check venv jars lock clean preflight
 
 help:
 	@echo "make demo       start local services and run the demonstration"
 	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
-	@echo "make test       run every test, with a sample of the kills"
-	@echo "make prove-all  200 kills and more, about an hour; the table goes to .lockgate/prove-all.json"
-	@echo "make check      format, lint, strict types, tests"
+	@echo "make test       pure and Spark tests, and a smoke ring on real services; TIME-TEST on two cores"
+	@echo "make test-all   the same and all other tests; TIME-ALL  (make test-rest: only those others)"
+	@echo "make prove-all  200 kills and more; TIME-PROVE; the table goes to .lockgate/prove-all.json"
+	@echo "make coverage   branch coverage of the pure and Spark tests"
+	@echo "make check      format, lint, strict types, make test"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
 	@echo "make jars       only the Kafka connector and broker, HDFS, and what makes Java start quickly"
 	@echo "make lock       choose the versions of requirements.lock anew (needs uv)"
@@ -36,16 +41,24 @@ else
 endif
 
 test: venv jars
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE)
+	$(PYTEST) -m "$(FIRST)"
+
+test-rest: venv jars
+	$(PYTEST) -m "$(REST)"
+
+test-all: test test-rest
 
 prove-all: venv jars
 	$(VENV)/bin/pytest -m prove
+
+coverage: venv jars
+	$(PYTEST) -m "not prove and not system" --cov --cov-branch --cov-report=term:skip-covered
 
 check: venv jars
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict
-	$(VENV)/bin/pytest $(SIDE_BY_SIDE)
+	$(PYTEST) -m "$(FIRST)"
 
 jars: venv
 	@$(VENV)/bin/lockgate jars --hdfs >/dev/null

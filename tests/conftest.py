@@ -1,59 +1,154 @@
-"""What several rings of tests share: one set of real local services, started when a test first asks for it."""
+"""The rings, how tests are dealt to processes, and the fixtures that several folders share.
+
+Rings (docs: CONTRIBUTING.md):
+
+    no marker   pure: milliseconds, no JVM
+    spark       the local Spark session of the run; `slow` as well if it takes more than five seconds alone
+    system      real services and processes; `smoke` as well if it is part of `make test`
+    prove       large numbers of kills
+
+Tests that use the Spark session are dealt to one process, so that no other one starts a JVM. The other tests of a file
+stay together, because they share what the file has started. Services are started once for all processes.
+"""
 
 import os
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from lockgate.kafka.wire import disconnect_all
 from lockgate.services import ports
 from lockgate.services.hdfs import Hdfs, new_hdfs
 from lockgate.services.postgres import Postgres
+from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
-from lockgate.spark.jars import connector_jars
-from lockgate.spark.session import SessionPlan, open_session
+from support.databases import with_schema
+from support.services import ask_for, kept_services
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Tests start many short-lived JVMs, and most of their time went into compiling what was never hot.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # A machine that is busy with other tests makes an example slow, and that is no finding.
 settings.register_profile("lockgate", deadline=None)
 settings.load_profile("lockgate")
-# And many Python processes: each would compile the whole package anew.
+# Tests start many Python processes, and each would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# -- dealing ----------------------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that the user started own the services of all processes."""
+    if not hasattr(config, "workerinput"):
+        owned = ExitStack()
+        owned.enter_context(kept_services())
+        config.add_cleanup(owned.close)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the group of a test behind its name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses Spark, and start with tests that take long: small ones fill the gaps in the end."""
+    for item in items:
+        if uses_spark(item):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: (not uses_spark(item), item.get_closest_marker("system") is None))
+
+
+class Dealing(LoadScopeScheduling):
+    """Deals the tests of a group, or else of a file, to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name, _, group = nodeid.rpartition("@")
+        return group if name and "]" not in group else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealing:
+    """Deal as above, whatever --dist says."""
+    return Dealing(config, log)
+
+
+def uses_spark(item: pytest.Item) -> bool:
+    """Does a test use the Spark session of this process?"""
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_connections_are_left() -> Iterator[None]:
-    """A module's broker may be gone after it: connections that this process keeps would try to reach it for ever."""
+    """Close what this process keeps open: a file's own broker may be gone, and would be asked for it forever."""
     yield
     disconnect_all()
 
 
+# -- services that all tests share; no test kills or reconfigures them ------------------------------------------------
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running Kafka (one broker) and PostgreSQL of this test session's own; leave it running."""
-    stack = Stack(tmp_path_factory.mktemp("services"), brokers=1)
-    try:
-        stack.up()
-        yield stack
-    finally:
-        stack.down()
+def stack() -> Stack:
+    """A running Kafka (one broker) and PostgreSQL."""
+    return Stack(ask_for("stack"))
 
 
 @pytest.fixture(scope="session")
 def kafka(stack: Stack) -> str:
-    """The servers of the session's Kafka, as clients take them."""
+    """The servers of the shared Kafka, as clients take them."""
     servers = stack.status().kafka.servers
     assert servers is not None
     return servers
 
 
+@pytest.fixture(scope="session")
+def postgres(stack: Stack) -> str:
+    """The DSN of the shared PostgreSQL; most tests want `dsn`, which has a schema of their own."""
+    dsn = stack.status().postgres.dsn
+    assert dsn is not None
+    return dsn
+
+
+@pytest.fixture
+def dsn(postgres: str) -> str:
+    """A schema of the test's own in the shared PostgreSQL, as the first of the search path."""
+    return with_schema(postgres)
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Hdfs:
+    """A running HDFS."""
+    found = ask_for("hdfs")
+    assert isinstance(found, Hdfs)
+    return found
+
+
+@pytest.fixture(scope="session")
+def master() -> str:
+    """The address of a Spark cluster with two Workers of one core each."""
+    return str(ask_for("cluster"))
+
+
+# -- services of one file's own, which its tests may kill if they start them again ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A Kafka of one broker."""
+    stack = Stack(tmp_path_factory.mktemp("services"), brokers=1)
+    try:
+        stack.up(postgres=False)
+        yield stack
+    finally:
+        stack.down()
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A PostgreSQL of this module's own: tests may kill it, if they start it again."""
+    """A PostgreSQL."""
     (port,) = ports.choose(1, random.Random())
     server = Postgres(directory=tmp_path_factory.mktemp("postgres"), port=port, password="s3cret-word")
     try:
@@ -64,9 +159,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         server.stop()
 
 
-@pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    """An HDFS of this test session's own: tests may kill its nodes, if they start them again."""
+@pytest.fixture(scope="module")
+def own_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """An HDFS."""
     hdfs = new_hdfs(tmp_path_factory.mktemp("hdfs"))
     try:
         hdfs.start()
@@ -76,9 +171,22 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
         hdfs.stop()
 
 
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A Spark Master and two Workers, each with an executor of its own."""
+    with SparkCluster(tmp_path_factory.mktemp("spark") / "cluster", workers=2) as cluster:
+        yield cluster
+
+
+# -- Spark ------------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark driver of this test session's own, with Kafka's connector; jobs that are run in this process use it."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """A Spark driver in this process, with Kafka's connector; jobs that are run in this process use it."""
+    from lockgate.spark.jars import connector_jars
+    from lockgate.spark.session import SessionPlan, open_session
+
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     wanted = SessionPlan(app="tests", master="local[2]", jars=connector_jars(), log_file=log)
     with pytest.MonkeyPatch.context() as patch:

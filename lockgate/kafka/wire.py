@@ -101,8 +101,9 @@ class Connection:
 
     def __init__(self, settings: ClientSettings, *, where: str) -> None:
         try:
-            from kafka import KafkaAdminClient
             from kafka.errors import KafkaError
+
+            from kafka import KafkaAdminClient
         except ImportError:
             raise BadMachine(
                 "the Kafka client library is not installed", where=where, fix="pip install 'lockgate[kafka]'"

@@ -36,6 +36,8 @@ class _Nowhere(Scope):
     """Where a state is that was declared and not bound."""
 
     def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):  # tools that look at a module ask each of its objects for these
+            return object.__getattribute__(self, name)
         raise RuntimeError("state belongs to a key: use it in process, on_timer, get_state and init_state only")
 
 

@@ -262,8 +262,9 @@ def _answers(port: int) -> bool:
 def _known_brokers(servers: str) -> set[int]:
     """The ids of the brokers that serve clients now, asked of the cluster itself; empty while it does not answer."""
     try:
-        from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
+
+        from kafka import KafkaAdminClient
     except ImportError as error:
         raise BadMachine(
             "The Kafka client library is not installed.", "package kafka-python", "pip install 'lockgate[kafka]'"

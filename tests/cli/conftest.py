@@ -11,16 +11,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "lifecycle"))
 
 from ledger_places import Place, in_files, in_postgres, in_sqlite
 
-from lockgate.services.stack import Stack
-
-
-@pytest.fixture
-def dsn(stack: Stack) -> str:
-    """The session's PostgreSQL."""
-    dsn = stack.status().postgres.dsn
-    assert dsn is not None
-    return dsn
-
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.system)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:

@@ -15,8 +15,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from counted_cards import read_counts
-from kafka import KafkaProducer
 from ledger_places import Place
 from pyspark.sql import SparkSession
 
@@ -27,7 +25,6 @@ from lockgate.commit.ledger import Entry
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import Refused
 from lockgate.faultpoints import Fault, as_environment
-from lockgate.kafka.topics import create_topics
 from lockgate.postgres.connect import connect
 from lockgate.postgres.mending import PostgresLedger
 from lockgate.runtime.checkpoints import Checkpoint
@@ -36,6 +33,7 @@ from lockgate.runtime.lifecycle.holding import hold
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.run import run
+from support.records import by_key, make_topics, read_json, send
 
 EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
@@ -247,13 +245,9 @@ def fill(site: Site) -> Site:
     """Let there be rows, and a driver that dies in its second epoch."""
     kafka = site.servers
     (site.directory / "totals.py").write_text(textwrap.dedent(JOB))
-    create_topics(kafka, [f"{site.name}-in", f"{site.name}-out"], partitions=2, where="test")
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in range(ROWS):
-        value = json.dumps({"id": number, "card": f"c{number % CARDS}"}).encode()
-        producer.send(f"{site.name}-in", value, partition=number % CARDS % 2)
-    producer.flush()
-    producer.close()
+    make_topics(kafka, f"{site.name}-in", f"{site.name}-out")
+    payments = [{"id": number, "card": f"c{number % CARDS}"} for number in range(ROWS)]
+    send(kafka, f"{site.name}-in", payments, partition=lambda payment: payment["id"] % CARDS % 2)
     # All rows of epoch 1 are written and its state is stored, but nobody decides.
     ended = site.run("--rows-per-epoch", "600", faults=(Fault(point="VOTES", action="kill", hit=2),))
     assert ended.returncode == -signal.SIGKILL, ended.stdout
@@ -304,7 +298,7 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     ended = site.run("--rows-per-epoch", "150")
     assert ended.returncode == 0, ended.stdout
     assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
-    counts = read_counts(site.servers, f"{site.name}-out")
+    counts = by_key(read_json(site.servers, f"{site.name}-out"), "card", "payments")
     # Once each, and with the right state: a card counts up without a gap and without a repetition.
     assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}
 

@@ -272,15 +272,13 @@ def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tm
 def test_a_ledger_that_cannot_be_read_can_be_mended(
     kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kafka import KafkaProducer
+    from support.records import send
 
     job = f"broken-{uuid4().hex[:8]}"
     checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
     options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    producer.send(f"lockgate.{job}.ledger", key=b"x", value=b"not ours").get(timeout=30)
-    producer.close()
+    send(kafka, f"lockgate.{job}.ledger", [b"not ours"], key=lambda value: b"x")
     assert cli.main(["ledger", "show", *options]) == 1
     capsys.readouterr()
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0

@@ -1,19 +1,16 @@
 """A live job with metrics: what was sent is what is shown, health goes with the broker, and a restart is counted."""
 
 import gzip
+import itertools
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from kafka import KafkaProducer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -32,6 +28,8 @@ from lockgate.kafka.topics import create_topics
 from lockgate.presenter.figures import METRICS as PRESENTER_METRICS
 from lockgate.runtime.metrics.figures import METRICS
 from lockgate.services.stack import Stack
+from support import records
+from support.process import LOCKGATE, Process, running
 
 pytestmark = pytest.mark.system
 
@@ -131,28 +129,12 @@ class Receiver:
 class Live:
     """`lockgate run` under way, and what it says of itself."""
 
-    def __init__(self, arguments: list[str], directory: Path, environment: dict[str, str]) -> None:
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "lockgate.cli.main", "run", *arguments],
-            cwd=directory,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **environment},
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.child.stderr is not None
-        with self.child.stderr:
-            self.lines.extend(line.rstrip("\n") for line in self.child.stderr)
+    def __init__(self, process: Process) -> None:
+        self.process = process
 
     @property
     def address(self) -> str | None:
-        found = re.search(r"metrics at (http://[^/]+)/metrics", "\n".join(self.lines))
+        found = re.search(r"metrics at (http://[^/]+)/metrics", self.process.said)
         return found and found[1]
 
     def get(self, path: str) -> tuple[int, str]:
@@ -171,13 +153,8 @@ class Live:
         families = text_string_to_metric_families(text)
         return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
 
-    def wait_for(self, holds: Callable[[], bool], seconds: float = 180) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            told = "\n".join(self.lines[-40:])
-            assert self.child.poll() is None, f"ended early with {self.child.returncode}:\n{told}"
-            assert time.monotonic() < deadline, f"waited too long:\n{told}"
-            time.sleep(0.1)
+    def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
+        self.process.wait_for(what, holds)
 
     def wait_for_figure(self, wanted: tuple[str, frozenset[tuple[str, str]]], value: float) -> None:
         found: Figures = {}
@@ -188,29 +165,12 @@ class Live:
             return found.get(wanted) == value
 
         try:
-            self.wait_for(is_there)
+            self.wait_for("a figure", is_there)
         except AssertionError as error:
             shown = "\n".join(
                 f"{name} {dict(labels)} {value}" for (name, labels), value in sorted(found.items(), key=str)
             )
             raise AssertionError(f"{wanted} is not {value}:\n{shown}\n{error}") from None
-
-    def end(self) -> int:
-        code = self.child.wait(timeout=120)
-        self._reader.join(timeout=10)
-        return code
-
-
-@contextmanager
-def live(arguments: list[str], directory: Path, environment: dict[str, str]) -> Iterator[Live]:
-    process = Live(arguments, directory, environment)
-    try:
-        yield process
-    finally:
-        if process.child.poll() is None:
-            for one in [*psutil.Process(process.child.pid).children(recursive=True), psutil.Process(process.child.pid)]:
-                one.kill()
-            process.end()
 
 
 def payments(count: int, second: int, amount: int = 10) -> list[bytes]:
@@ -222,28 +182,27 @@ def payments(count: int, second: int, amount: int = 10) -> list[bytes]:
 
 
 def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_restarts(
-    stack: Stack, kafka: str, tmp_path: Path
+    own_stack: Stack, tmp_path: Path
 ) -> None:
     names = ("read", "sums", "late", "large", "letters")
     topics = {name: f"{name}-{uuid4().hex[:8]}" for name in names}
+    kafka, broker = own_stack.kafka.servers, own_stack.status().kafka.brokers[0].pid
     create_topics(kafka, topics.values(), partitions=2, where="test")
     (tmp_path / "metered.py").write_text(textwrap.dedent(JOB))
     parameters = [part for name, topic in {"servers": kafka, **topics}.items() for part in ("-p", f"{name}={topic}")]
-    producer = KafkaProducer(bootstrap_servers=kafka)
 
     def send(values: list[bytes]) -> None:
-        for number, value in enumerate(values):
-            producer.send(topics["read"], value, partition=number % 2)
-        producer.flush()
+        turns = itertools.cycle((0, 1))
+        records.send(kafka, topics["read"], values, partition=lambda value: next(turns))
 
     receiver = Receiver()
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
     arguments = ["metered.py", *parameters, "--metrics", "0", "--otel", "--log", "json", "--unhealthy-after", "8"]
-    broker = stack.status().kafka.brokers[0].pid
     assert broker is not None
     try:
-        with live(arguments, tmp_path, environment) as run:
-            run.wait_for(lambda: run.address is not None)
+        with running(*LOCKGATE, "run", *arguments, cwd=tmp_path, environ=environment) as process:
+            run = Live(process)
+            run.wait_for("an address", lambda: run.address is not None)
             # The supervisor answers before there is a driver.
             status, text = run.get("/health")
             assert (status, json.loads(text)["status"]) == (200, "starting")
@@ -284,7 +243,7 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
             }
             # What is written is told by the commit, and the rest when Spark has reported the epoch.
             run.wait_for_figure(key("lockgate_events_in_total", source="payments"), 26)
-            run.wait_for(lambda: tries_left(run.scrape()) == 0)
+            run.wait_for("the end of all tries", lambda: tries_left(run.scrape()) == 0)
             shown = run.scrape()
             assert {name: shown.get(name) for name in expected} == expected
             letters = {
@@ -317,35 +276,34 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
             assert asked - {metric.name for metric in PRESENTER_METRICS} <= {name for name, _ in shown}
 
             # The same goes to a collector.
-            run.wait_for(lambda: expected.items() <= receiver.figures.items())
+            run.wait_for("the collector", lambda: expected.items() <= receiver.figures.items())
             assert {name for name, _ in receiver.figures} == {name for name, _ in shown}
 
             os.kill(broker, signal.SIGSTOP)
-            run.wait_for(lambda: run.get("/health")[0] == 503)
+            run.wait_for("a stuck job", lambda: run.get("/health")[0] == 503)
             told = json.loads(run.get("/health")[1])
             assert told["status"] == "stuck"
             assert "no epoch after" in told["reason"]
             assert run.scrape()[key("lockgate_healthy")] == 0
             os.kill(broker, signal.SIGCONT)
-            run.wait_for(lambda: run.get("/health") == (200, '{"status": "working"}\n'))
+            run.wait_for("a working job", lambda: run.get("/health") == (200, '{"status": "working"}\n'))
 
             # A driver that is killed is followed by another one, at the same port.
-            (driver,) = [one for one in psutil.Process(run.child.pid).children() if "--no-supervise" in one.cmdline()]
+            (driver,) = [one for one in psutil.Process(process.pid).children() if "--no-supervise" in one.cmdline()]
             driver.kill()
-            run.wait_for(lambda: json.loads(run.get("/health")[1])["status"] in ("restarting", "starting"))
+            run.wait_for("a restart", lambda: json.loads(run.get("/health")[1])["status"] in ("restarting", "starting"))
             send(payments(3, 40))
             run.wait_for_figure(key("lockgate_restarts_total"), 1)
             run.wait_for_figure(key("lockgate_events_in_total", source="payments"), 3)
             assert run.get("/ready")[0] == 200
-            os.killpg(run.child.pid, signal.SIGTERM)
-            assert run.end() == 0, "\n".join(run.lines)
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.end() == 0, process.text
         assert receiver.figures[key("lockgate_restarts_total")] == 1  # told once more at the end
     finally:
         os.kill(broker, signal.SIGCONT)
-        producer.close()
         receiver.close()
 
-    lines = [json.loads(line) for line in run.lines]
+    lines = [json.loads(line) for line in process.said.splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     (letters_told,) = [line for line in lines if "became dead letters" in line["message"]][:1]
     assert (letters_told["job"], letters_told["level"]) == ("metered", "WARNING")

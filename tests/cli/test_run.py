@@ -1,27 +1,24 @@
 """`lockgate run` as a user meets it: a process of its own, real Kafka, real signals."""
 
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from uuid import uuid4
 
 import psutil
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
 
-from lockgate.kafka.topics import create_topics
+from support import records
+from support.process import LOCKGATE, Process, parameters, running
+from support.records import make_topics, unique
+from support.waiting import wait_for
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.process]
 
 JOB = """
     from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
@@ -34,93 +31,36 @@ JOB = """
 """
 
 
-class Process:
-    """A `lockgate` command under way, with what it has printed so far."""
-
-    def __init__(self, arguments: list[str], directory: Path) -> None:
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "lockgate.cli.main", *arguments],
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.lines: list[str] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.child.stdout is not None
-        for line in self.child.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def wait_for(self, holds: Callable[[], bool], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert self.child.poll() is None, f"ended early with {self.child.returncode}:\n{self.text}"
-            assert time.monotonic() < deadline, f"waited too long:\n{self.text}"
-            time.sleep(0.1)
-
-    def end(self, seconds: float = 120) -> int:
-        code = self.child.wait(timeout=seconds)
-        self.reader.join(timeout=10)
-        assert self.child.stdout is not None
-        self.child.stdout.close()
-        return code
-
-
-@contextmanager
-def lockgate(directory: Path, *arguments: str) -> Iterator[Process]:
-    process = Process(list(arguments), directory)
-    try:
-        yield process
-    finally:
-        if process.child.poll() is None:
-            os.killpg(process.child.pid, signal.SIGKILL)
-            process.end()
+def lockgate(directory: Path, *words: str) -> AbstractContextManager[Process]:
+    return running(*LOCKGATE, *words, cwd=directory)
 
 
 @pytest.fixture
 def topics(kafka: str) -> tuple[str, str]:
-    names = (f"read-{uuid4().hex[:8]}", f"write-{uuid4().hex[:8]}")
-    create_topics(kafka, names, partitions=2, where="test")
-    return names
+    read, write = make_topics(kafka, unique("read"), unique("write"))
+    return read, write
 
 
 @pytest.fixture
 def command(kafka: str, topics: tuple[str, str], tmp_path: Path) -> list[str]:
     (tmp_path / "large_payments.py").write_text(textwrap.dedent(JOB))
-    parameters = {"servers": kafka, "read": topics[0], "write": topics[1]}
-    return ["run", "large_payments.py", *(part for item in parameters.items() for part in ("-p", "=".join(item)))]
+    return ["run", "large_payments.py", *parameters(servers=kafka, read=topics[0], write=topics[1])]
 
 
 def send(kafka: str, topic: str, ids: range) -> None:
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in ids:
-        producer.send(topic, json.dumps({"id": number, "amount": number}).encode(), partition=number % 2)
-    producer.flush()
-    producer.close()
+    payments = [{"id": number, "amount": number} for number in ids]
+    records.send(kafka, topic, payments, partition=lambda payment: payment["id"] % 2)
 
 
 def read_ids(kafka: str, topic: str, until: Callable[[list[int]], bool]) -> list[int]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=kafka,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        consumer_timeout_ms=30_000,
-    )
+    """The ids of all rows, as soon as they are so."""
     found: list[int] = []
-    for record in consumer:
-        found.append(json.loads(record.value)["id"])
-        if until(found):
-            break
-    consumer.close()
+
+    def look() -> bool:
+        found[:] = [row["id"] for row in records.read_json(kafka, topic)]
+        return until(found)
+
+    wait_for("rows", look, explain=lambda: str(found))
     return found
 
 
@@ -129,12 +69,12 @@ def test_a_run_shows_its_progress_stops_cleanly_and_goes_on_where_it_stopped(
 ) -> None:
     send(kafka, topics[0], range(100))
     with lockgate(tmp_path, *command, "--json") as process:
-        process.wait_for(lambda: '"events_total": 100' in process.text)
-        os.killpg(process.child.pid, signal.SIGTERM)
+        process.wait_for("100 events", lambda: '"events_total": 100' in process.text)
+        os.killpg(process.pid, signal.SIGTERM)
         assert process.end() == 0, process.text
     assert "guarantee at-least-once, reached at-least-once" in process.text
     assert "stopping" in process.text
-    reports = [json.loads(line) for line in process.lines if line.startswith("{")]
+    reports = process.reports
     assert reports[-1].keys() == {
         "epoch",
         "events_total",
@@ -164,11 +104,10 @@ def test_a_driver_that_is_killed_loses_nothing_and_leaves_no_process_behind(
 ) -> None:
     send(kafka, topics[0], range(200))
     with lockgate(tmp_path, *command, "--no-supervise", "--json", "--rows-per-epoch", "20") as process:
-        process.wait_for(lambda: '"epoch": 2,' in process.text)
-        family = psutil.Process(process.child.pid).children(recursive=True)
+        process.wait_for("epoch 2", lambda: '"epoch": 2,' in process.text)
+        family = process.family
         assert any(member.name() == "java" for member in family)
-        process.child.kill()
-        assert process.end() == -signal.SIGKILL
+        assert process.end(signal.SIGKILL) == -signal.SIGKILL
         _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, "the JVM outlived its driver"
     with lockgate(tmp_path, *command, "--until-caught-up", "--rows-per-epoch", "20") as process:
@@ -182,8 +121,8 @@ def test_a_driver_that_is_killed_is_started_again_and_says_why(
 ) -> None:
     send(kafka, topics[0], range(200))
     with lockgate(tmp_path, *command, "--until-caught-up", "--json", "--rows-per-epoch", "20") as process:
-        process.wait_for(lambda: '"epoch": 2,' in process.text)
-        (driver,) = psutil.Process(process.child.pid).children()
+        process.wait_for("epoch 2", lambda: '"epoch": 2,' in process.text)
+        (driver,) = psutil.Process(process.pid).children()
         family = driver.children(recursive=True)
         driver.kill()
         assert process.end() == 0, process.text
@@ -199,13 +138,12 @@ def test_a_driver_ends_with_its_supervisor(
 ) -> None:
     send(kafka, topics[0], range(20))
     with lockgate(tmp_path, *command, "--json") as process:
-        process.wait_for(lambda: '"events_total": 20' in process.text)
-        family = psutil.Process(process.child.pid).children(recursive=True)
+        process.wait_for("20 events", lambda: '"events_total": 20' in process.text)
+        family = process.family
         assert any(member.name() == "java" for member in family)
-        process.child.kill()
+        assert process.end(signal.SIGKILL) == -signal.SIGKILL
         _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, "the driver outlived its supervisor"
-        assert process.end() == -signal.SIGKILL
 
 
 def test_an_epoch_takes_no_more_rows_than_it_may_and_a_bad_value_ends_with_status_1(
@@ -214,12 +152,10 @@ def test_an_epoch_takes_no_more_rows_than_it_may_and_a_bad_value_ends_with_statu
     send(kafka, topics[0], range(50))
     with lockgate(tmp_path, *command, "--until-caught-up", "--json", "--rows-per-epoch", "10") as process:
         assert process.end() == 0, process.text
-    reports = [json.loads(line) for line in process.lines if line.startswith("{")]
+    reports = process.reports
     assert reports[-1]["epoch"] == 4
     assert [one["events_total"] for one in reports] == sorted(one["events_total"] for one in reports)
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    producer.send(topics[0], b"not json", partition=1).get(timeout=30)
-    producer.close()
+    records.send(kafka, topics[0], [b"not json"], partition=lambda value: 1)
     with lockgate(tmp_path, *command, "--until-caught-up", "--no-supervise") as process:
         assert process.end() == 1, process.text
     assert f"topic {topics[0]!r}, partition 1, offset 25" in process.text
@@ -257,9 +193,8 @@ def test_a_socket_is_read_at_most_once_and_refused_as_more(tmp_path: Path) -> No
         assert "source 'words', declared at words.py:5" in process.text
         assert "KafkaSource" in process.text
         with lockgate(tmp_path, "run", "words.py", "-p", f"port={port}") as process:
-            process.wait_for(lambda: "HELLO" in process.text and "WORLD" in process.text)
-            process.child.send_signal(signal.SIGINT)
-            assert process.end() == 0, process.text
+            process.wait_for("both words", lambda: "HELLO" in process.text and "WORLD" in process.text)
+            assert process.end(signal.SIGINT) == 0, process.text
         server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
         thread.join(timeout=10)
         for caller in callers:

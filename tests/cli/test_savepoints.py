@@ -10,8 +10,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from counted_cards import read_counts
-from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
@@ -23,6 +21,7 @@ from lockgate.runtime.lifecycle.marker import is_marked
 from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
 from lockgate.runtime.run import Run, run
 from lockgate.services.hdfs import Hdfs
+from support.records import by_key, read_json, send
 
 pytestmark = pytest.mark.system
 
@@ -56,12 +55,9 @@ class Site:
 
     def send(self, count: int) -> None:
         """So many more payments of each card."""
-        producer = KafkaProducer(bootstrap_servers=self.servers)
-        for number in range(self.sent * CARDS, (self.sent + count) * CARDS):
-            value = json.dumps({"id": number, "card": f"c{number % CARDS}"}).encode()
-            producer.send(self.source, value, partition=number % CARDS % 2)
-        producer.flush()
-        producer.close()
+        ids = range(self.sent * CARDS, (self.sent + count) * CARDS)
+        payments = [{"id": number, "card": f"c{number % CARDS}"} for number in ids]
+        send(self.servers, self.source, payments, partition=lambda payment: payment["id"] % CARDS % 2)
         self.sent += count
 
     def run(self, name: str, place: str, **options: object) -> Run:
@@ -71,7 +67,7 @@ class Site:
 
     def counts(self, name: str) -> dict[str, list[int]]:
         """What a read_committed reader sees: the counts of each card, in their order."""
-        return read_counts(self.servers, f"{name}-out")
+        return by_key(read_json(self.servers, f"{name}-out"), "card", "payments")
 
     def all_cards(self, counts: Sequence[int]) -> dict[str, list[int]]:
         return {f"c{card}": [*counts] for card in range(CARDS)}

@@ -1,6 +1,5 @@
 """A job on a real standalone cluster whose machines have never heard of Lockgate or of the job."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,11 +12,11 @@ from uuid import uuid4
 
 import pyspark
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lockgate.cli.main import main
 from lockgate.kafka.topics import create_topics
 from lockgate.services.spark import SparkCluster
+from support import records
 
 pytestmark = pytest.mark.system
 
@@ -82,31 +81,8 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def send(kafka: str, topic: str, ids: range) -> None:
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in ids:
-        event = {"id": number, "shop": f"shop-{number % 5}", "cents": number}
-        producer.send(topic, json.dumps(event).encode(), key=event["shop"].encode())
-    producer.flush()
-    producer.close()
-
-
-def read_all(kafka: str, topic: str) -> list[dict[str, object]]:
-    """All that a reader of committed records finds, up to the ends as they are now."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=kafka,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
-    consumer.assign(places)
-    ends = consumer.end_offsets(places)
-    found = []
-    while any(consumer.position(place) < ends[place] for place in places):
-        for records in consumer.poll(timeout_ms=1000).values():
-            found += [json.loads(record.value) for record in records]
-    consumer.close()
-    return found
+    events = [{"id": number, "shop": f"shop-{number % 5}", "cents": number} for number in ids]
+    records.send(kafka, topic, events, key=lambda event: event["shop"])
 
 
 def expected(count: int) -> list[dict[str, object]]:
@@ -158,7 +134,7 @@ def test_a_package_and_then_a_plain_run_deliver_every_event_once_on_machines_tha
     )
     assert submitted.returncode == 0, submitted.stderr
     assert "done: 1,500 events" in submitted.stdout
-    assert by_id(read_all(kafka, write)) == expected(1500)
+    assert by_id(records.read_json(kafka, write)) == expected(1500)
 
     # 2. The next version is run from the author's machine, whose modules the others have not either.
     shutil.move(tmp_path / "gone", home)
@@ -174,7 +150,7 @@ def test_a_package_and_then_a_plain_run_deliver_every_event_once_on_machines_tha
     )
     assert run.returncode == 0, run.stderr
     assert "done: 500 events" in run.stdout
-    assert by_id(read_all(kafka, write)) == expected(2000)
+    assert by_id(records.read_json(kafka, write)) == expected(2000)
 
 
 def test_machines_that_lack_a_library_are_named_before_anything_runs(cluster: SparkCluster, tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, plan, run
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
+from support import records
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -163,7 +163,7 @@ def test_hashtags_are_counted_per_minute(spark: SparkSession, kafka: str, tmp_pa
     # A post without a hashtag has no row behind the flat_map, so it does not move the watermark either.
     is_closed = closed_by(event for _, event in used)
     expected = Counter((hashtag, minute_of(event)) for hashtag, event in used if is_closed(event))
-    rows = list(read(kafka, counts))
+    rows = read(kafka, counts)
     assert Counter({(row["hashtag"], moment(row["window_start"])): row["uses"] for row in rows}) == expected
     assert len(rows) == len(expected) > 15
     assert all(row["_key"] == row["hashtag"].encode() for row in rows)
@@ -180,7 +180,7 @@ def test_requests_are_counted_per_address_and_minute(spark: SparkSession, kafka:
     # Every request of a closed minute is counted once or late once, as it was sent, and only stragglers are late.
     is_closed = closed_by(events)
     expected = Counter((event["ip"], minute_of(event)) for event in events if is_closed(event))
-    rows, missed = list(read(kafka, counts)), list(read(kafka, late))
+    rows, missed = read(kafka, counts), read(kafka, late)
     counted = Counter({(row["ip"], moment(row["window_start"])): row["requests"] for row in rows})
     assert counted + Counter((row["ip"], moment(row["window_start"])) for row in missed) == expected
     assert len(rows) == len(counted) > 100
@@ -219,13 +219,13 @@ def test_order_volume_is_added_up_per_minute_and_as_of_each_order(
     expected: dict[tuple[str, datetime], list[Decimal]] = defaultdict(list)
     for event in filter(is_closed, promoted):
         expected[event["promotion"], minute_of(event)].append(Decimal(str(event["amount"])))
-    rows = list(read(kafka, volume))
+    rows = read(kafka, volume)
     assert len(rows) == len(expected) >= 8
     assert {
         (row["promotion"], moment(row["window_start"])): (row["orders"], Decimal(str(row["amount"]))) for row in rows
     } == {key: (len(amounts), sum(amounts)) for key, amounts in expected.items()}
 
-    check_totals(list(read(kafka, totals)), events)
+    check_totals(read(kafka, totals), events)
 
 
 def check_totals(rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
@@ -272,7 +272,7 @@ def test_payments_are_settled_once_with_their_fee_and_in_the_order_of_their_acco
     run_all(job_of("payments", servers=kafka, payments=payments, settlements=settlements), tmp_path)
 
     due = {event["id"]: event for event in events if event["currency"] == "EUR" and event["cents"] > 0}
-    rows = list(read(kafka, settlements))
+    rows = read(kafka, settlements)
     assert sorted(row["id"] for row in rows) == sorted(due)
     for row in rows:
         event = due[row["id"]]
@@ -298,7 +298,7 @@ def test_transactions_are_counted_per_customer(mode: str, spark: SparkSession, k
     places = {"servers": kafka, "events": events, "usage": usage, "letters": letters}
     run_all(job_of("system_usage", **places, mode=mode), tmp_path)
 
-    rows = list(read(kafka, usage))
+    rows = read(kafka, usage)
     check_usage(rows, calls)
     assert all(row["_key"] == row["customer"].encode() for row in rows)
     put_aside = [json.loads(base64.b64decode(letter["value"])) for letter in read(kafka, letters)]
@@ -474,32 +474,14 @@ def send(servers: str, topic: str, events: list[dict[str, Any]]) -> None:
         at = [moment(event["at"]) for event in events]
         assert any(one > two for one, two in itertools.pairwise(at)), "the events are to be out of order"
     create_topics(servers, [topic], partitions=PARTITIONS, where="test")
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for number, event in enumerate(events):
-        producer.send(topic, json.dumps(event).encode(), partition=number % PARTITIONS)
-    producer.flush()
-    producer.close()
+    turns = itertools.cycle(range(PARTITIONS))
+    records.send(servers, topic, events, partition=lambda event: next(turns))
 
 
-def read(servers: str, topic: str) -> Iterator[dict[str, Any]]:
-    """What a reader who knows nothing of Spark finds in a topic, up to its end."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="none",
-        enable_auto_commit=False,
-    )
-    try:
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for records in consumer.poll(timeout_ms=500).values():
-                for record in records:
-                    yield {**json.loads(record.value, parse_float=Decimal), "_key": record.key}
-    finally:
-        consumer.close()
+def read(servers: str, topic: str) -> list[dict[str, Any]]:
+    """What a reader who knows nothing of Spark finds in a topic."""
+    found = records.read(servers, topic)
+    return [{**json.loads(record.value, parse_float=Decimal), "_key": record.key} for record in found]
 
 
 def moment(text: str) -> datetime:

@@ -61,6 +61,12 @@ class Place:
         return sorted(row.id for row in rows)
 
 
+@pytest.fixture(scope="module")
+def hdfs(own_hdfs: Hdfs) -> Hdfs:
+    """One whose nodes may be killed."""
+    return own_hdfs
+
+
 @pytest.fixture
 def place(hdfs: Hdfs, spark: SparkSession) -> Place:
     return Place(spark, f"{hdfs.uri}/{uuid4().hex}")

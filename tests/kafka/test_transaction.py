@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from lockgate.errors import EpochFailed, Refused, TopicGone
 from lockgate.kafka import transaction
@@ -21,6 +20,8 @@ from lockgate.kafka.encode import Records, encode
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.transaction import EndUnknown, TransactionLost, Transactions
 from lockgate.kafka.wire import Connection, Place, Producer, Unanswered
+from support.records import consuming, read
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -63,28 +64,10 @@ def write(transactions: Transactions, producer: Producer, place: Place, *values:
     assert produce(transactions.connection, transactions.id, place, batch(producer, list(values))) == 0
 
 
-def visible(kafka: str, topic: str, partitions: int = 2) -> list[bytes]:
+def visible(kafka: str, topic: str) -> list[bytes]:
     """What a reader of committed records sees, up to the last stable offsets of now."""
-    consumer = KafkaConsumer(bootstrap_servers=kafka, isolation_level="read_committed", allow_auto_create_topics=False)
-    places = [TopicPartition(topic, partition) for partition in range(partitions)]
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
-    found: list[Any] = []
-    deadline = time.monotonic() + 20
-    while any(consumer.position(place) < ends[place] for place in places):
-        assert time.monotonic() < deadline
-        for records in consumer.poll(timeout_ms=200).values():
-            found += records
-    consumer.close()
+    found = read(kafka, topic, up_to="visible")
     return [record.value for record in sorted(found, key=lambda record: (record.partition, record.offset))]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def test_begin_fences_the_older_producer_and_aborts_what_it_left_open(
@@ -158,7 +141,7 @@ def test_a_transaction_that_times_out_is_lost_and_its_rows_are_never_seen(
     transactions = Transactions(connection, f"id-{uuid4().hex[:8]}", timeout_ms=1000, where="test")
     producer = transactions.begin()
     write(transactions, producer, (topic, 0), b"slow")
-    wait_for(lambda: connection.describe_transaction(transactions.id)[1].state == "CompleteAbort")
+    wait_for("the abort", lambda: connection.describe_transaction(transactions.id)[1].state == "CompleteAbort")
     late = produce(connection, transactions.id, (topic, 0), batch(producer, [b"late"], sequence=1))
     assert late == Code.INVALID_PRODUCER_EPOCH
     with pytest.raises(TransactionLost, match="timed out, or another writer"):
@@ -251,11 +234,10 @@ def test_two_processes_write_one_transaction_under_one_producer_id(
 
 def test_source_offsets_are_seen_only_with_the_commit(kafka: str, transactions: Transactions, topic: str) -> None:
     group = f"group-{uuid4().hex[:8]}"
-    consumer = KafkaConsumer(bootstrap_servers=kafka, group_id=group, allow_auto_create_topics=False)
-    place = TopicPartition(topic, 0)
 
     def committed() -> int | None:
-        return consumer.committed(place)
+        with consuming(kafka, [topic], group_id=group) as (consumer, places):
+            return consumer.committed(places[0])  # type: ignore[no-any-return]
 
     first = transactions.begin()
     assert transactions.add_offsets(first, group, {(topic, 0): 17}) is None
@@ -266,8 +248,7 @@ def test_source_offsets_are_seen_only_with_the_commit(kafka: str, transactions: 
     assert transactions.add_offsets(second, group, {(topic, 0): 42}) is None
     transactions.end(second, is_commit=True)
     transactions.wait_until_complete()
-    wait_for(lambda: committed() == 42)
-    consumer.close()
+    wait_for("the offset", lambda: committed() == 42)
 
 
 def test_offsets_that_cannot_be_written_are_told_in_words_and_spoil_nothing(

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from kafka.record.memory_records import MemoryRecords
 from pyspark.sql import SparkSession
 
@@ -24,6 +23,7 @@ from lockgate.kafka.transaction import TransactionLost, Transactions
 from lockgate.kafka.wire import Connection, Place, Producer, TopicShape
 from lockgate.kafka.writer import IN_FLIGHT_PER_PARTITION, RecordRefused, Writer, Written
 from lockgate.services.stack import Stack
+from support.records import read
 
 NOW_MS = 1_700_000_000_000
 LARGE = 1_048_588
@@ -245,20 +245,9 @@ def test_a_record_that_is_too_large_is_named_by_key_and_size() -> None:
 
 def visible(servers: str, topic: str, partitions: int) -> list[list[bytes]]:
     """What a reader of committed records sees of each partition, in its order."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers, isolation_level="read_committed", allow_auto_create_topics=False
-    )
-    places = [TopicPartition(topic, partition) for partition in range(partitions)]
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
-    found: list[list[bytes]] = [[] for _ in places]
-    deadline = time.monotonic() + 60
-    while any(consumer.position(place) < ends[place] for place in places):
-        assert time.monotonic() < deadline
-        for place, got in consumer.poll(timeout_ms=200).items():
-            found[place.partition] += [record.value for record in got]
-    consumer.close()
+    found: list[list[bytes]] = [[] for _ in range(partitions)]
+    for record in read(servers, topic, up_to="visible"):
+        found[record.partition].append(record.value)
     return found
 
 

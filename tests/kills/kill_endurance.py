@@ -31,11 +31,11 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kill_harness import Driver, launch
 from kill_reader import as_line, open_consumer
 
+from kafka import KafkaProducer
 from lockgate.kafka.topics import create_topics
 from lockgate.services.processes import Mark, children
 from lockgate.services.spark import SparkCluster

@@ -21,10 +21,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import psutil
-from kafka import KafkaProducer
 from kill_cells import STEPS, Cell, Cohorts, Event, judge
 from kill_harness import Driver, launch, scan
 
+from kafka import KafkaProducer
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.topics import create_topics

@@ -28,11 +28,11 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import psutil
-from kafka import KafkaProducer
 from kill_checker import Content, Row, Verdict, judge
 from kill_reader import as_line, open_consumer
 from kill_workloads import PARTITIONS, Event, Workload, canonical
 
+from kafka import KafkaProducer
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
 from lockgate.proof.drivers import workers_of

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
+
+from kafka import KafkaConsumer, TopicPartition
 
 
 def open_consumer(servers: str, topics: list[str], *, isolation: str) -> tuple[Any, list[TopicPartition]]:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -12,16 +11,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from lockgate.postgres import store
-from lockgate.services.postgres import Postgres
-
-
-@pytest.fixture
-def dsn(server: Postgres) -> str:
-    """A schema of the test's own, as the first of the search path."""
-    schema = f"Test-{uuid4().hex[:8]}"
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f'CREATE SCHEMA "{schema}"')
-    return f"{server.dsn}?options=-csearch_path%3D%22{schema}%22"
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """What PostgreSQL says and what follows from it; no message shows a password."""
 
 import logging
+import re
 import signal
 import threading
 import time
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -13,7 +15,7 @@ from psycopg import errors
 
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused, RowRefused, Unreachable
 from lockgate.postgres import connect as door
-from lockgate.postgres.connect import Away, Lost, StagingGone, connect, failure_of, server_of
+from lockgate.postgres.connect import PATIENCE, Away, Lost, StagingGone, connect, failure_of, server_of
 from lockgate.services.postgres import Postgres
 
 SOON = timedelta(seconds=0.2)
@@ -83,18 +85,18 @@ def test_a_staging_table_that_is_gone_is_no_fault_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (("s3cret-word", "wr0ng-word"), "password authentication failed"),
-        (("/lockgate?", "/elsewhere?"), '"elsewhere" does not exist'),
+        ((":[^:@/]+@", ":wr0ng-word@"), "password authentication failed"),
+        ((r"/lockgate\?", "/elsewhere?"), '"elsewhere" does not exist'),
         (("search_path", "search_paths"), "unrecognized configuration parameter"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(dsn: str, change: tuple[str, str], what: str) -> None:
     began = time.monotonic()
     with pytest.raises(Refused, match=what) as raised:
-        connect(dsn.replace(*change), where="test", name="test")
-    assert time.monotonic() - began < 5
+        connect(re.sub(*change, dsn), where="test", name="test")
+    assert time.monotonic() - began < PATIENCE.total_seconds() / 2
     assert raised.value.fix
-    assert "s3cret-word" not in str(raised.value)
+    assert str(urlsplit(dsn).password) not in str(raised.value)
     assert "wr0ng-word" not in str(raised.value)
 
 

@@ -34,6 +34,7 @@ from lockgate.postgres.store import PostgresResource, write_plainly
 from lockgate.services.postgres import Postgres
 from lockgate.services.smalldisk import small_disk, why_no_small_disk
 from lockgate.sinks.postgres import PostgresSink
+from support.databases import with_schema
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("without_spark")]
 
@@ -42,6 +43,12 @@ SECOND = replace(FIRST, epoch=1, digest="d1")
 THIRD = replace(FIRST, epoch=2, digest="d2")
 SMALL = rows_of([{"id": 1, "name": "a"}, {"id": 2, "name": None}], [{"id": 3, "name": ""}])
 MORE = rows_of([{"id": 4, "name": "d"}])
+
+
+@pytest.fixture
+def dsn(server: Postgres) -> str:
+    """A schema of the test's own in a server that may be killed."""
+    return with_schema(server.dsn)
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_a_column_is_staged_with_the_collation_that_its_key_goes_by(database: An
 
 
 @pytest.mark.system
-def test_a_view_and_missing_rights_are_refused(database: Any, server: Any) -> None:
+def test_a_view_and_missing_rights_are_refused(database: Any) -> None:
     database.execute("CREATE TABLE there (id int)")
     database.execute("CREATE VIEW seen AS SELECT * FROM there")
     view = find_table(database, TableName(None, "seen"))

@@ -12,7 +12,6 @@ from lockgate import FileTable, PostgresTable
 from lockgate.errors import Refused
 from lockgate.proof.redirect import TablePlace
 from lockgate.proof.tables import fill_tables
-from lockgate.services.postgres import Postgres
 
 SCHEMA = "k STRING, n INT, d DECIMAL(6,2), b BOOLEAN, day DATE, at TIMESTAMP, raw BINARY"
 ROW = {
@@ -54,10 +53,10 @@ def test_parquet_has_the_types_of_the_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_table_of_postgresql_is_made_and_filled_anew(server: Postgres) -> None:
-    table = PostgresTable(table="filled", dsn=server.dsn, schema=f"{SCHEMA}, tags ARRAY<STRING>")
+def test_a_table_of_postgresql_is_made_and_filled_anew(dsn: str) -> None:
+    table = PostgresTable(table="filled", dsn=dsn, schema=f"{SCHEMA}, tags ARRAY<STRING>")
     for _ in range(2):
         fill_tables([TablePlace("t", table)], {"t": [{**row, "tags": ["x"]} for row in ROWS]})
-    with psycopg.connect(server.dsn) as connection:
+    with psycopg.connect(dsn) as connection:
         found = connection.execute("SELECT k, n, d::text, raw, tags FROM filled ORDER BY k").fetchall()
     assert found == [("a,b", 7, "12.50", b"\x00\x01", ["x"]), ("none", None, None, None, ["x"])]

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer
 
+from kafka import KafkaConsumer
 from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream, windows
 from lockgate.kafka.topics import create_topics
 from lockgate.sinks.kafka import TRACE

@@ -25,7 +25,6 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lockgate import (
     FileSource,
@@ -50,6 +49,7 @@ from lockgate.runtime.progress import Watcher
 from lockgate.services.spark import SparkCluster
 from lockgate.spark.compile import CompiledOutput
 from lockgate.spark.session import is_local
+from support import records
 
 FORGOTTEN = "the events in hand are forgotten, it goes on with what comes next"
 
@@ -286,23 +286,10 @@ class Bench:
 
     def send(self, ids: Sequence[int]) -> None:
         """As one batch of records, so that one epoch has all of them."""
-        producer = KafkaProducer(bootstrap_servers=self.servers, linger_ms=60_000, batch_size=1 << 20)
-        for number in ids:
-            producer.send(self.read, json.dumps({"id": number}).encode())
-        producer.flush()
-        producer.close()
+        records.send(self.servers, self.read, [{"id": number} for number in ids], as_one_batch=True)
 
     def ids(self) -> Counter[int]:
-        consumer = KafkaConsumer(bootstrap_servers=self.servers, enable_auto_commit=False)
-        part = TopicPartition(self.write, 0)
-        consumer.assign([part])
-        consumer.seek_to_beginning()
-        end, found = consumer.end_offsets([part])[part], Counter[int]()
-        while consumer.position(part) < end:
-            for batch in consumer.poll(timeout_ms=200).values():
-                found.update(json.loads(record.value)["id"] for record in batch)
-        consumer.close()
-        return found
+        return records.count_ids(self.servers, self.write, isolation="read_uncommitted")
 
     @contextmanager
     def running(self, *arguments: str, **parameters: Any) -> Iterator[Driver]:

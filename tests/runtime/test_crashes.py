@@ -5,10 +5,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
 
 from lockgate import (
     FileSource,
@@ -26,7 +24,7 @@ from lockgate import (
     value,
 )
 from lockgate.errors import Failed, FunctionFailed
-from lockgate.kafka.topics import create_topics
+from support.records import make_topics, read, send, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -181,24 +179,12 @@ def test_code_that_sees_all_of_a_key_is_named_with_the_key(place: Path) -> None:
 def test_exactly_once_the_event_is_named_though_tries_are_repeated_by_their_coordinator(
     kafka: str, tmp_path: Path
 ) -> None:
-    names = [f"{kind}-{uuid4().hex[:8]}" for kind in ("in", "out")]
-    create_topics(kafka, names, partitions=1, where="the test")
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in range(40):
-        producer.send(names[0], f'{{"k":"a","v":{number}}}'.encode())
-    producer.close()
+    names = make_topics(kafka, unique("in"), unique("out"), partitions=1)
+    send(kafka, names[0], [{"k": "a", "v": number} for number in range(40)])
     source = KafkaSource(topic=names[0], servers=kafka, value=VALUE)
     doubled = stream("in", source).map(die_at(23), schema="k STRING, twice INT")
     out = doubled.to("out", KafkaSink(topic=names[1], servers=kafka))
     with pytest.raises(FunctionFailed) as caught:
         run_job(tmp_path, Job(f"crashes-{names[1]}", out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
     assert "'v': 23" in caught.value.what
-    consumer = KafkaConsumer(
-        names[1],
-        bootstrap_servers=kafka,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=2000,
-    )
-    assert list(consumer) == []
-    consumer.close()
+    assert read(kafka, names[1]) == []

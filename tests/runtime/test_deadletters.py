@@ -14,7 +14,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lockgate import (
     ConsoleSink,
@@ -39,6 +38,7 @@ from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
 from lockgate.services.stack import Stack
+from support.records import producing, read_json, send
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
 VALUE = "k STRING, v INT"
@@ -283,17 +283,14 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
     name = f"letters-{uuid4().hex[:8]}"
     create_topics(kafka, [f"{name}-in"], partitions=3, where="test")
     moment = datetime(2026, 1, 1, 12, 30, 15, 123_000, tzinfo=UTC)
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in range(30):
-        producer.send(
-            f"{name}-in",
-            json.dumps({"k": f"k{number}", "v": number % 10}).encode(),
-            key=b"\xff%d" % number,
-            headers=[("trace", b"\xfe%d" % number), ("empty", b"")],
-            timestamp_ms=int(moment.timestamp() * 1000),
-        )
-    producer.flush()
-    producer.close()
+    send(
+        kafka,
+        f"{name}-in",
+        [{"k": f"k{number}", "v": number % 10} for number in range(30)],
+        key=lambda event: b"\xff%d" % int(event["k"][1:]),
+        headers=lambda event: [("trace", b"\xfe%d" % int(event["k"][1:])), ("empty", b"")],
+        timestamp_ms=lambda event: int(moment.timestamp() * 1000),
+    )
 
     def job(function: Callable[[Any], Any]) -> Job:
         read = stream("in", KafkaSource(topic=f"{name}-in", servers=kafka, value=VALUE))
@@ -323,7 +320,7 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
     bench.run(mended)
     assert not any(one.is_sent for one in desk.send(desk.letters()))
     bench.run(mended)
-    out = [json.loads(one) for one in records(kafka, f"{name}-out")]
+    out = read_json(kafka, f"{name}-out")
     assert sorted(row["k"] for row in out) == sorted(f"k{number}" for number in range(30))
     for row in out:
         letter = next((one for one in letters if json.loads(one.value or b"")["k"] == row["k"]), None)
@@ -332,20 +329,6 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
             assert (row["half"], row["offset"]) == (None, letter.at)
             assert (b64decode(row["record"]), b64decode(row["trace"])) == (letter.key, letter.headers[0][1])
     assert len(bench.desk(mended).letters()) == 3
-
-
-def records(servers: str, topic: str) -> list[bytes]:
-    """The values that a read_committed reader finds."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
-    parts = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic)]
-    consumer.assign(parts)
-    consumer.seek_to_beginning()
-    ends, found = consumer.end_offsets(parts), []
-    while any(consumer.position(part) < ends[part] for part in parts):
-        for batch in consumer.poll(timeout_ms=200).values():
-            found.extend(one.value for one in batch)
-    consumer.close()
-    return found
 
 
 @pytest.mark.system
@@ -358,28 +341,28 @@ def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, bench: Bench)
     create_topics(kafka, [topic], partitions=2, where="test")
     assert bench.desk(job).letters() == []
 
-    def send(id: str, partition: int) -> None:
-        row = {name: one for name, one in vars(letter(id)).items() if name not in ("headers", "value", "timestamp")}
-        producer.send(topic, json.dumps(row).encode(), partition=partition)
+    with producing(kafka, transactional_id=topic) as producer:
 
-    producer = KafkaProducer(bootstrap_servers=kafka, transactional_id=topic)
-    producer.init_transactions()
-    for ids, is_committed in (("a1", True), ("b1", False), ("c1", True)):
+        def send_letter(id: str, partition: int) -> None:
+            row = {name: one for name, one in vars(letter(id)).items() if name not in ("headers", "value", "timestamp")}
+            producer.send(topic, json.dumps(row).encode(), partition=partition)
+
+        producer.init_transactions()
+        for ids, is_committed in (("a1", True), ("b1", False), ("c1", True)):
+            producer.begin_transaction()
+            for partition in (0, 1):
+                send_letter(f"{ids}{partition}", partition)
+            producer.flush()
+            producer.commit_transaction() if is_committed else producer.abort_transaction()
         producer.begin_transaction()
-        for partition in (0, 1):
-            send(f"{ids}{partition}", partition)
+        producer.send(topic, b"no letter", partition=0)
+        producer.send(topic, b'{"id": "no letter either"}', partition=0)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        send_letter("d10", 0)
         producer.flush()
-        producer.commit_transaction() if is_committed else producer.abort_transaction()
-    producer.begin_transaction()
-    producer.send(topic, b"no letter", partition=0)
-    producer.send(topic, b'{"id": "no letter either"}', partition=0)
-    producer.commit_transaction()
-    producer.begin_transaction()
-    send("d10", 0)
-    producer.flush()
-    assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
-    producer.commit_transaction()
-    producer.close()
+        assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
+        producer.commit_transaction()
     assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
 
 

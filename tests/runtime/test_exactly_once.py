@@ -18,8 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from kafka import KafkaAdminClient
 from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, plan, run, stream, windows
 from lockgate.commit.ledger import Entry
 from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, Refused, TopicGone
@@ -31,6 +31,7 @@ from lockgate.kafka.transaction import Transactions
 from lockgate.kafka.wire import Connection, Unanswered, connect
 from lockgate.kafka.writer import RecordRefused
 from lockgate.runtime.checkpoints import Checkpoint
+from support import records
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -59,12 +60,8 @@ class Bench:
         return str(self.place / "checkpoint")
 
     def send(self, ids: range) -> None:
-        producer = KafkaProducer(bootstrap_servers=self.servers)
-        for number in ids:
-            value = {"id": number, "card": f"c{number % 50}", "amount": number % 100}
-            producer.send(self.read, json.dumps(value).encode(), key=b"c%d" % (number % 50))
-        producer.flush()
-        producer.close()
+        payments = [{"id": number, "card": f"c{number % 50}", "amount": number % 100} for number in ids]
+        records.send(self.servers, self.read, payments, key=lambda payment: payment["card"])
 
     def source(self, **options: Any) -> Any:
         return stream("in", KafkaSource(topic=self.read, servers=self.servers, value=VALUE, **options))
@@ -83,24 +80,11 @@ class Bench:
         return run(job or self.job(), log_file=self.place / "spark.log", **settings)
 
     def ids(self, topic: str | None = None) -> Counter[int]:
-        return Counter(json.loads(record.value)["id"] for record in self.records(topic) if record.value is not None)
+        return records.count_ids(self.servers, topic or self.out)
 
     def records(self, topic: str | None = None) -> list[Any]:
         """All that a read_committed reader finds, up to the end of the log."""
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.servers, isolation_level="read_committed", enable_auto_commit=False
-        )
-        parts = [TopicPartition(topic or self.out, one) for one in consumer.partitions_for_topic(topic or self.out)]
-        consumer.assign(parts)
-        consumer.seek_to_beginning()
-        ends, found = consumer.end_offsets(parts), []
-        deadline = time.monotonic() + 60
-        while any(consumer.position(part) < ends[part] for part in parts):
-            assert time.monotonic() < deadline, "an open transaction holds the reader back"
-            for batch in consumer.poll(timeout_ms=200).values():
-                found.extend(batch)
-        consumer.close()
-        return found
+        return records.read(self.servers, topic or self.out)
 
     @property
     def connection(self) -> Connection:
@@ -214,14 +198,11 @@ def test_windows_commit_once_over_restarts(bench: Bench) -> None:
         )
         return Job(bench.name, counts.to("out", bench.sink()), guarantee=EXACT)
 
-    producer = KafkaProducer(bootstrap_servers=bench.servers)
     for part, minute in enumerate(("10:00", "10:01", "10:02", "10:30")):
-        for number in range(40):
-            value = {"id": number, "card": f"c{number % 4}", "amount": 1, "at": f"2026-01-01T{minute}:30Z"}
-            producer.send(bench.read, json.dumps(value).encode(), partition=number % 4)
-        producer.flush()
+        at = f"2026-01-01T{minute}:30Z"
+        events = [{"id": number, "card": f"c{number % 4}", "amount": 1, "at": at} for number in range(40)]
+        records.send(bench.servers, bench.read, events, partition=lambda event: event["id"] % 4)
         bench.run(job(), rows_per_epoch=70 if part % 2 else 500)
-    producer.close()
     windows_out = Counter((row["card"], row["window_start"], row["events"]) for row in map(value_of, bench.records()))
     minutes = [f"2026-01-01T10:0{minute}:00.000000Z" for minute in range(3)]
     assert windows_out == Counter({(f"c{card}", minute, 10): 1 for card in range(4) for minute in minutes})
@@ -243,10 +224,10 @@ def test_rows_that_are_partitioned_alike_are_not_exchanged_and_rows_that_only_se
     done = bench.run(job())
     assert not done._writer.commits.clusters[0].epochs._coordinator._is_exchanging
     assert bench.ids(alike) == once(range(1000))
-    producer = KafkaProducer(bootstrap_servers=bench.servers)
-    for number in range(1000, 1040):  # the same keys, in a partition that Java's partitioner would not choose
-        producer.send(bench.read, b'{"id": %d}' % number, key=b"c%d" % (number % 50), partition=number % 4)
-    producer.close()
+    more = [{"id": number} for number in range(1000, 1040)]
+    # The same keys, in a partition that Java's partitioner would not choose.
+    place = {"key": lambda event: f"c{event['id'] % 50}", "partition": lambda event: event["id"] % 4}
+    records.send(bench.servers, bench.read, more, **place)
     done = bench.run(job())
     assert done._writer.commits.clusters[0].epochs._coordinator._is_exchanging
     assert bench.ids(alike) == once(range(1040))
@@ -320,11 +301,10 @@ def delete_topic(bench: Bench, name: str) -> None:
 def test_a_hijacked_transactional_id_costs_a_try_and_no_row(bench: Bench, gate: Gate) -> None:
     started = bench.run(bench.job(function=gate), wait=False)
     gate.wait()
-    thief = KafkaProducer(bootstrap_servers=bench.servers, transactional_id=transactional_id(bench.name))
-    thief.init_transactions()
-    gate.open()
-    started.wait()
-    thief.close()
+    with records.producing(bench.servers, transactional_id=transactional_id(bench.name)) as thief:
+        thief.init_transactions()
+        gate.open()
+        started.wait()
     assert bench.ids() == once(range(1000))
 
 

@@ -1,6 +1,5 @@
 """A job from topic to topic outgrows everything: its tasks, the partitions of its topics, those of its state."""
 
-import json
 import subprocess
 import sys
 import time
@@ -9,13 +8,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
+from kafka import KafkaAdminClient
 from lockgate import run
 from lockgate.cli.jobfile import load_job
 from lockgate.cli.main import main
 from lockgate.kafka.topics import create_topics
+from support import records
 
 FILE = str(Path(__file__).with_name("grown_job.py"))
 CARDS = 30
@@ -26,27 +26,13 @@ def amount(number: int) -> int:
 
 
 def send(servers: str, topic: str, ids: range) -> None:
-    producer = KafkaProducer(bootstrap_servers=servers)
-    for number in ids:
-        value = {"id": number, "card": f"c{number % CARDS}", "amount": amount(number)}
-        producer.send(topic, json.dumps(value).encode(), key=b"c%d" % (number % CARDS))
-    producer.flush()
-    producer.close()
+    payments = [{"id": number, "card": f"c{number % CARDS}", "amount": amount(number)} for number in ids]
+    records.send(servers, topic, payments, key=lambda payment: payment["card"])
 
 
 def read(servers: str, topic: str) -> list[tuple[int, str, int]]:
     """What a read_committed reader finds in all partitions."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False)
-    places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
-    rows = []
-    while any(consumer.position(place) < ends[place] for place in places):
-        for records in consumer.poll(timeout_ms=500).values():
-            rows += [(one["id"], one["card"], one["total"]) for one in (json.loads(record.value) for record in records)]
-    consumer.close()
-    return rows
+    return [(one["id"], one["card"], one["total"]) for one in records.read_json(servers, topic)]
 
 
 def expected(count: int) -> list[tuple[int, str, int]]:

@@ -9,13 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaProducer
 
 from lockgate import FileSource, Guarantee, Job, KafkaSource, MemorySink, Run, Stream, run, stream, windows
-from lockgate.kafka.topics import create_topics
 from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.heartbeat import Heart, Heartbeat, report_interval
 from lockgate.runtime.progress import count_events, count_lag
+from support.records import make_topics, send, unique
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 IDLE = timedelta(seconds=10)
@@ -274,13 +273,9 @@ def read_files(running: Run) -> int:
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
 def test_history_is_replayed_without_a_beat_and_a_run_to_the_end_has_none(kafka: str, tmp_path: Path) -> None:
-    topic = f"history-{uuid4().hex[:8]}"
-    create_topics(kafka, [topic], partitions=2, where="test")
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for second in range(120):
-        value = {"k": "a", "v": second, "at": (BEGIN + timedelta(seconds=second)).isoformat()}
-        producer.send(topic, json.dumps(value).encode(), partition=second % 2)
-    producer.close()
+    (topic,) = make_topics(kafka, unique("history"))
+    events = [{"k": "a", "v": one, "at": (BEGIN + timedelta(seconds=one)).isoformat()} for one in range(120)]
+    send(kafka, topic, events, partition=lambda event: event["v"] % 2)
 
     def job(sink: MemorySink) -> Job:
         read = stream("in", KafkaSource(topic=topic, servers=kafka, value=VALUE))

@@ -7,10 +7,8 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lockgate import (
     Guarantee,
@@ -26,9 +24,9 @@ from lockgate import (
     windows,
 )
 from lockgate.errors import Failed
-from lockgate.kafka.topics import create_topics
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.late import watermark_before
+from support.records import make_topics, read_json, send, unique
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=20)
@@ -217,38 +215,19 @@ def requests_per_ip(servers: str, name: str) -> Job:
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
 def test_the_job_of_the_design_delivers_each_request_in_a_count_or_as_late(kafka: str, tmp_path: Path) -> None:
-    name = f"requests-{uuid4().hex[:8]}"
-    create_topics(kafka, [f"{name}-in", f"{name}-counts", f"{name}-late"], partitions=2, where="test")
+    name = unique("requests")
+    make_topics(kafka, f"{name}-in", f"{name}-counts", f"{name}-late")
     events = make_events(7)
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for key, number, at in events:
-        value = {"ip": key, "url": f"/{number}", "at": at.isoformat()}
-        producer.send(f"{name}-in", json.dumps(value).encode(), partition=number % 2)
-    producer.close()
+    requests = [{"ip": key, "url": f"/{number}", "at": at.isoformat()} for key, number, at in events]
+    send(kafka, f"{name}-in", requests, partition=lambda request: int(request["url"][1:]) % 2)
     run_to_the_end(requests_per_ip(kafka, name), tmp_path, rows_per_epoch=50)
-    late = values(kafka, f"{name}-late")
+    late = read_json(kafka, f"{name}-late")
     urls = [row["url"] for row in late]
     expected: Counter[tuple[str, str]] = Counter()
     for key, number, at in events:
         if f"/{number}" not in urls and key != "end":
             expected[key, at.replace(second=0).strftime("%Y-%m-%dT%H:%M:%S")] += 1
-    counts = values(kafka, f"{name}-counts")
+    counts = read_json(kafka, f"{name}-counts")
     assert len(set(urls)) == len(urls) > 15
     assert {(row["ip"], row["window_start"][:19]): row["requests"] for row in counts} == expected
     assert len(counts) == len(expected)
-
-
-def values(servers: str, topic: str) -> list[dict[str, Any]]:
-    """All that a read_committed reader finds."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False, consumer_timeout_ms=5000
-    )
-    parts = [TopicPartition(topic, part) for part in consumer.partitions_for_topic(topic)]
-    consumer.assign(parts)
-    consumer.seek_to_beginning()
-    ends, found = consumer.end_offsets(parts), []
-    while any(consumer.position(part) < ends[part] for part in parts):
-        for batch in consumer.poll(timeout_ms=200).values():
-            found.extend(json.loads(record.value) for record in batch)
-    consumer.close()
-    return found

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from lockgate import (
     DeadLetters,
@@ -30,6 +29,7 @@ from lockgate import (
 )
 from lockgate.errors import Failed, FunctionFailed
 from lockgate.kafka.topics import create_topics
+from support.records import read_json
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -316,34 +316,12 @@ def test_records_that_a_topic_would_refuse(guarantee: Guarantee, kafka: str, pla
     padded = events(place).select("k", v="least(v, 7)", text="repeat('ab', greatest(v, 1))").where("k <> 'b' OR v = 7")
     chosen = padded.select("k", "text", v="if(k = 'large', 1, v)")
     run_job(place, Job("letters", chosen.to("out", out), guarantee=guarantee, dead_letters=letters))
-    assert sorted(row["k"] for row in records(kafka, topic)) == ["a", "c"]
+    assert sorted(row["k"] for row in read_json(kafka, topic)) == ["a", "c"]
     found = sorted(
-        (row["step"], row["reason"], base64.b64decode(row["value"])) for row in records(kafka, letters.topic)
+        (row["step"], row["reason"], base64.b64decode(row["value"])) for row in read_json(kafka, letters.topic)
     )
     assert [(step, value) for step, _, value in found] == [("out", large.encode()), ("out", b'{"k":"b","v":7}')]
     assert [re.sub(r"\d{3,}", "N", reason) for _, reason, _ in found] == [
         "as a record it has N bytes; the topic takes N",
         f"topic '{topic}' has no partition 7".replace(topic, re.sub(r"\d{3,}", "N", topic)),
     ]
-
-
-def records(servers: str, topic: str | None) -> list[Any]:
-    """All committed records of a topic, by a reader of its own."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=3000,
-    )
-    try:
-        parts = [TopicPartition(topic, number) for number in range(2)]
-        consumer.assign(parts)
-        ends = consumer.end_offsets(parts)
-        found = []
-        for part in parts:
-            while consumer.position(part) < ends[part]:
-                for some in consumer.poll(timeout_ms=500).values():
-                    found += [json.loads(record.value) for record in some]
-        return found
-    finally:
-        consumer.close()

@@ -1,19 +1,16 @@
 """The same program over the present and over the past gives the same rows."""
 
-import json
 import random
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream, windows
-from lockgate.kafka.topics import create_topics
+from support.records import make_topics, send, unique
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -63,27 +60,17 @@ def expected_rows(orders: list[Event], payments: list[Event]) -> Counter[tuple[A
     return Counter((*group, len(amounts), sum(amounts)) for group, amounts in sums.items())
 
 
-def send(producer: KafkaProducer, topic: str, events: list[Event]) -> None:
-    for event in events:
-        text = json.dumps(event, default=lambda moment: moment.isoformat())
-        producer.send(topic, text.encode(), partition=event["id"] % 3)
-    producer.flush()
-
-
 def test_a_job_with_window_and_join_gives_the_same_rows_live_and_replayed(kafka: str, tmp_path: Path) -> None:
-    topics = [f"orders-{uuid4().hex[:8]}", f"payments-{uuid4().hex[:8]}"]
-    create_topics(kafka, topics, partitions=3, where="test")
+    topics = make_topics(kafka, unique("orders"), unique("payments"), partitions=3)
     orders, payments = make_events(400)
     live_sink, replay_sink = MemorySink(), MemorySink()
     live = run(job(kafka, *topics, live_sink), checkpoint=str(tmp_path / "live"), log_file=tmp_path / "spark.log")
     try:
-        producer = KafkaProducer(bootstrap_servers=kafka)
         for part in range(0, len(orders), 50):
             seen = epochs_done(live)
-            send(producer, topics[0], orders[part : part + 50])
-            send(producer, topics[1], payments[part : part + 50])
+            for topic, events in zip(topics, (orders, payments), strict=True):
+                send(kafka, topic, events[part : part + 50], partition=lambda event: event["id"] % 3)
             wait_until(lambda seen=seen: epochs_done(live) > seen, live)  # type: ignore[misc]
-        producer.close()
         expected = expected_rows(orders, payments)
         wait_until(lambda: len(live_sink.rows) >= len(expected), live)
     finally:

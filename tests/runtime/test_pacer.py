@@ -1,17 +1,14 @@
 """A live run changes how much its epochs take while it runs, on a real Kafka, and takes every event once."""
 
-import json
 import time
-import uuid
 from pathlib import Path
 
 import pytest
-from kafka import KafkaProducer
 from pyspark.sql import Row, SparkSession
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
-from lockgate.kafka.topics import create_topics
 from lockgate.runtime.progress import Progress
+from support.records import make_topics, send, unique
 
 pytestmark = pytest.mark.system
 
@@ -28,12 +25,8 @@ def test_epochs_that_take_too_long_take_less(
     spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lockgate.runtime.run.ROWS_FIRST", FIRST)
-    topic = f"numbers-{uuid.uuid4().hex[:8]}"
-    create_topics(kafka, [topic], partitions=2, where="test")
-    producer = KafkaProducer(bootstrap_servers=kafka)
-    for number in range(EVENTS):
-        producer.send(topic, json.dumps({"number": number}).encode(), partition=number % 2)
-    producer.close()
+    (topic,) = make_topics(kafka, unique("numbers"))
+    send(kafka, topic, [{"number": number} for number in range(EVENTS)], partition=lambda event: event["number"] % 2)
     numbers = stream("numbers", KafkaSource(topic=topic, servers=kafka, value="number INT"))
     sink = MemorySink()
     job = Job("paced", numbers.map(slowly, "number INT").to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)

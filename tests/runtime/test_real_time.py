@@ -1,15 +1,15 @@
 """Real-time mode: rows leave before their epoch ends."""
 
-import json
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, stream
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
+from support.records import read_json, send
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -29,20 +29,9 @@ def test_rows_go_through_a_job_in_real_time_mode(kafka: str, tmp_path: Path) -> 
         run(job, until_caught_up=True)
     started = run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
     try:
-        producer = KafkaProducer(bootstrap_servers=kafka)
-        for number in range(40):
-            producer.send(read, json.dumps({"id": number, "amount": number}).encode())
-        producer.close()
-        consumer = KafkaConsumer(
-            write, bootstrap_servers=kafka, auto_offset_reset="earliest", consumer_timeout_ms=120_000
-        )
-        found: list[int] = []
-        for record in consumer:
-            found.append(json.loads(record.value)["id"])
-            if len(found) == 29:
-                break
-        consumer.close()
+        send(kafka, read, [{"id": number, "amount": number} for number in range(40)])
+        wait_for("all rows", lambda: len(read_json(kafka, write)) >= 29)
         assert started.is_running
     finally:
         started.stop()
-    assert found == list(range(11, 40))
+    assert [row["id"] for row in read_json(kafka, write)] == list(range(11, 40))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +19,8 @@ from lockgate.kafka.topics import create_topics
 from lockgate.runtime.lifecycle.holding import is_held
 from lockgate.runtime.lifecycle.marker import is_marked
 from lockgate.runtime.lifecycle.tree import LocalTree
+from support.records import make_topics, read, send, unique
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -33,15 +31,12 @@ class Program:
 
     def __init__(self, spark: SparkSession, servers: str, place: Path) -> None:
         self.spark, self.servers, self.place = spark, servers, place
-        self.name = f"program-{uuid4().hex[:8]}"
-        create_topics(servers, [f"{self.name}-in"], partitions=3, where="test")
+        self.name = unique("program")
+        make_topics(servers, f"{self.name}-in", partitions=3)
         self.send(range(300))
 
     def send(self, ids: range) -> None:
-        producer = KafkaProducer(bootstrap_servers=self.servers)
-        for number in ids:
-            producer.send(f"{self.name}-in", str(number).encode(), key=f"k{number % 7}".encode())
-        producer.close()
+        send(self.servers, f"{self.name}-in", map(str, ids), key=lambda text: f"k{int(text) % 7}")
 
     def frame(self) -> DataFrame:
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
@@ -60,24 +55,7 @@ class Program:
         finish(writer.outputMode(mode))
 
     def read(self, topic: str | None = None) -> list[Any]:
-        consumer = KafkaConsumer(bootstrap_servers=self.servers, isolation_level="read_committed")
-        topic = topic or f"{self.name}-out"
-        parts = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic)]
-        consumer.assign(parts)
-        consumer.seek_to_beginning()
-        ends, found = consumer.end_offsets(parts), []
-        while any(consumer.position(part) < ends[part] for part in parts):
-            for batch in consumer.poll(timeout_ms=500).values():
-                found.extend(batch)
-        consumer.close()
-        return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return read(self.servers, topic or f"{self.name}-out")
 
 
 def finish(writer: Any) -> None:
@@ -105,9 +83,9 @@ def test_a_frame_with_the_columns_of_sparks_sink_is_written_as_it_is(program: Pr
 def test_a_query_that_runs_holds_its_checkpoint_and_lets_go_when_it_ends(program: Program) -> None:
     frame = program.frame().select("key", "value")
     query = write_stream(frame, to=program.sink(), name=program.name, checkpoint=program.checkpoint).start()
-    wait_for(lambda: query.lastProgress is not None and is_held(Path(program.checkpoint)))
+    wait_for("progress", lambda: query.lastProgress is not None and is_held(Path(program.checkpoint)))
     query.stop()
-    wait_for(lambda: not is_held(Path(program.checkpoint)))
+    wait_for("the end of the query", lambda: not is_held(Path(program.checkpoint)))
 
 
 def test_any_other_frame_is_written_as_json_with_times_in_utc(program: Program) -> None:
@@ -208,7 +186,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -
 
 @pytest.mark.parametrize("page", ["README.md", "docs/GUARANTEES.md"])
 def test_the_program_of_the_docs_runs_as_it_stands_there(page: str, program: Program) -> None:
-    (text,) = re.findall(r"```python\n(from lockgate import KafkaSink, write_stream\n.*?)```", read(page), re.DOTALL)
+    (text,) = re.findall(r"```python\n(from lockgate import KafkaSink, write_stream\n.*?)```", text_of(page), re.DOTALL)
     text = text.replace('"/data/orders"', repr(program.checkpoint)).replace('name="orders"', f"name={program.name!r}")
     text = text.replace('topic="out"', f'topic="{program.name}-out"')
     names: dict[str, Any] = {"frame": program.frame().select("key", "value"), "servers": program.servers}
@@ -221,5 +199,5 @@ def test_the_program_of_the_docs_runs_as_it_stands_there(page: str, program: Pro
     assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
 
 
-def read(page: str) -> str:
+def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")

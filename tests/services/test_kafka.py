@@ -2,12 +2,13 @@ import time
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
+from kafka import KafkaAdminClient
 from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services.kafka import KafkaCluster, Node, server_properties
 from lockgate.services.stack import Stack
+from support.records import read, send
 
 
 def cluster(count: int) -> KafkaCluster:
@@ -66,11 +67,11 @@ def test_three_brokers_keep_taking_writes_when_one_is_killed_and_it_comes_back(t
         status = stack.status()
         assert not status.kafka.running
         assert [broker.running for broker in status.kafka.brokers] == [True, False, True]
-        write(servers, "orders", count=30)
+        send(servers, "orders", map(str, range(30)))
 
         assert stack.up(postgres=False)
         assert stack.status().kafka.running
-        assert read_count(servers, "orders", partitions=3) == 30
+        assert len(read(servers, "orders")) == 30
     finally:
         stack.down()
 
@@ -96,18 +97,3 @@ def test_a_broker_that_cannot_start_is_reported_with_the_end_of_its_log_and_leav
 def config(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
     return {name: str(entry["value"]) for name, entry in described["topic"][topic].items()}
-
-
-def write(servers: str, topic: str, count: int) -> None:
-    producer = KafkaProducer(bootstrap_servers=servers.split(","), acks="all", retries=20)
-    answers = [producer.send(topic, value=str(number).encode()) for number in range(count)]
-    for answer in answers:
-        answer.get(timeout=30)
-    producer.close()
-
-
-def read_count(servers: str, topic: str, partitions: int) -> int:
-    consumer = KafkaConsumer(bootstrap_servers=servers.split(","))
-    ends = consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
-    consumer.close()
-    return sum(ends.values())

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from lockgate.errors import BadMachine
 from lockgate.kafka.codecs import Codec
@@ -32,6 +31,7 @@ from lockgate.services.kafkaproxy import Api, KafkaProxy, _Inspector
 from lockgate.services.lostreplies import LostReplies
 from lockgate.services.ports import HOST
 from lockgate.services.stack import Stack
+from support.records import consuming
 
 SOON = 20.0
 """What must happen is waited for so long, in seconds."""
@@ -320,12 +320,8 @@ def transactions(connection: Connection) -> Transactions:
 class Reader:
     """Reads what is committed beside the proxy."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        self._consumer: Any = KafkaConsumer(
-            bootstrap_servers=servers, isolation_level="read_committed", allow_auto_create_topics=False
-        )
-        self._consumer.assign([TopicPartition(topic, partition) for partition in range(3)])
-        self._consumer.seek_to_beginning()
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
         self.values: set[bytes] = set()
 
     def wait_for(self, *values: bytes) -> None:
@@ -335,15 +331,11 @@ class Reader:
             for records in self._consumer.poll(timeout_ms=100).values():
                 self.values |= {record.value for record in records}
 
-    def close(self) -> None:
-        self._consumer.close()
-
 
 @pytest.fixture
 def reader(proxied: Stack, topic: str) -> Iterator[Reader]:
-    reader = Reader(proxied.kafka.servers, topic)
-    yield reader
-    reader.close()
+    with consuming(proxied.kafka.servers, [topic]) as (consumer, _):
+        yield Reader(consumer)
 
 
 def write(transactions: Transactions, producer: Producer, place: Place, value: bytes) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
+from kafka import KafkaAdminClient
 from lockgate.errors import BadMachine
 from lockgate.services.stack import MARKER, Stack, default_root
+from support.records import read, send
 
 
 def test_the_root_is_under_the_current_directory_unless_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +215,7 @@ def write_both(stack: Stack, number: int) -> None:
     if number == 1:
         admin.create_topics([NewTopic(name="kept", num_partitions=1)])
     admin.close()
-    producer = KafkaProducer(bootstrap_servers=servers, acks="all")
-    producer.send("kept", value=str(number).encode(), partition=0).get(timeout=30)
-    producer.close()
+    send(servers, "kept", [str(number)])
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept (number int)")
         connection.execute("INSERT INTO kept VALUES (%s)", [number])
@@ -226,16 +225,7 @@ def read_both(stack: Stack) -> tuple[list[int], list[int]]:
     servers, dsn = addresses(stack)
     assert servers
     assert dsn
-    partition = TopicPartition("kept", 0)
-    consumer = KafkaConsumer(bootstrap_servers=servers)
-    consumer.assign([partition])
-    consumer.seek_to_beginning(partition)
-    end = consumer.end_offsets([partition])[partition]
-    numbers: list[int] = []
-    while consumer.position(partition) < end:
-        for records in consumer.poll(timeout_ms=1000).values():
-            numbers += [int(record.value) for record in records]
-    consumer.close()
+    numbers = [int(record.value) for record in read(servers, "kept")]
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT number FROM kept ORDER BY number").fetchall()
     return numbers, [row[0] for row in rows]

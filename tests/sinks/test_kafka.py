@@ -9,12 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer
 from kafka.partitioner.default import murmur2
 
 from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream
 from lockgate.errors import BadJob
 from lockgate.kafka.topics import create_topics, existing_topics
+from support.records import read
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -34,23 +34,6 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
         run(job, until_caught_up=True, checkpoint=str(tmp_path / name), log_file=tmp_path / "spark.log")
 
     return write_rows
-
-
-def read(kafka: str, topic: str, count: int) -> list[Any]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=kafka,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        consumer_timeout_ms=20_000,
-    )
-    found = []
-    for record in consumer:
-        found.append(record)
-        if len(found) == count:
-            break
-    consumer.close()
-    return found
 
 
 @pytest.fixture
@@ -74,7 +57,7 @@ def test_key_bytes_and_partitions_agree_with_javas(
     key: Any, expected: Any, kafka: str, topic: str, write: Write
 ) -> None:
     write(KafkaSink(topic=topic, servers=kafka, key=key))
-    records = read(kafka, topic, len(ROWS))
+    records = read(kafka, topic)
     assert sorted(record.key for record in records) == sorted(map(expected, ROWS))
     for record in records:
         assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 5
@@ -82,7 +65,7 @@ def test_key_bytes_and_partitions_agree_with_javas(
 
 def test_a_value_is_json_of_all_columns_with_nulls_and_times_in_utc(kafka: str, topic: str, write: Write) -> None:
     write(KafkaSink(topic=topic, servers=kafka, key="name"), rows=ROWS[:2])
-    values = sorted(record.value for record in read(kafka, topic, 2))
+    values = sorted(record.value for record in read(kafka, topic))
     assert values[1] == b'{"name":"name-1","n":1,"big":-1,"at":"2026-01-01T12:30:00.123456Z","share":null}'
 
 
@@ -92,7 +75,7 @@ def test_rows_are_routed_placed_and_deleted_by_column(kafka: str, write: Write) 
     rows = [("a", topics[0], 2, "keep"), ("b", topics[1], 1, "drop")]
     sink = KafkaSink(servers=kafka, route="topic", partition="place", key="id", deleted="word = 'drop'")
     write(sink, rows=rows, schema="id STRING, topic STRING, place INT, word STRING")
-    (first,), (second,) = read(kafka, topics[0], 1), read(kafka, topics[1], 1)
+    (first,), (second,) = read(kafka, topics[0]), read(kafka, topics[1])
     assert (first.partition, first.key, json.loads(first.value)["word"]) == (2, b"a", "keep")
     assert (second.partition, second.key, second.value) == (1, b"b", None)
 
@@ -109,8 +92,8 @@ def test_text_and_csv_are_written_as_they_are(kafka: str, topic: str, write: Wri
         rows=[("x, y", 5)],
         schema="id STRING, n INT",
     )
-    assert read(kafka, topic, 1)[0].value == "grüße".encode()
-    (record,) = read(kafka, other, 1)
+    assert read(kafka, topic)[0].value == "grüße".encode()
+    (record,) = read(kafka, other)
     assert (record.key, record.value) == (None, b'"x, y",5')
     assert other in existing_topics(kafka, where="test")
 
@@ -127,7 +110,7 @@ def test_headers_and_times_of_a_record_come_from_columns(kafka: str, topic: str,
     )
     job = Job(f"writer-{uuid4().hex[:8]}", rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
     run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
-    records = sorted(read(kafka, topic, 3), key=lambda record: record.key)
+    records = sorted(read(kafka, topic), key=lambda record: record.key)
     assert [record.headers for record in records] == [[("n", b"%d" % number)] for number in range(3)]
     assert {record.timestamp for record in records} == {int(AT.timestamp() * 1000)}
     assert records[0].value == b'{"name":"name-0"}'

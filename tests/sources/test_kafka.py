@@ -9,11 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaProducer
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
 from lockgate.errors import BadJob, Refused, UnparsableValue
 from lockgate.kafka.topics import create_topics
+from support.records import producing
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -30,10 +30,9 @@ def topic(kafka: str) -> str:
 @pytest.fixture
 def send(kafka: str, topic: str) -> Send:
     def send_records(*records: dict[str, Any]) -> None:
-        producer = KafkaProducer(bootstrap_servers=kafka)
-        for record in records:
-            producer.send(topic, **record).get(timeout=30)
-        producer.close()
+        with producing(kafka) as producer:
+            for record in records:
+                producer.send(topic, **record).get(timeout=30)
 
     return send_records
 
