@@ -27,6 +27,7 @@ ORDER = (
     "presenter",
     "deploy",
     "services",
+    "lab",
     "proof",
     "bench",
     "demo",

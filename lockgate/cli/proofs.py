@@ -18,17 +18,18 @@ from lockgate.cli.wish import Wish
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.table import PostgresTable
 from lockgate.errors import Refused
+from lockgate.lab.rig.faults import THREE_BROKERS, Kind, Strike
 from lockgate.planner.plan import Plan, plan
 from lockgate.proof.answers import batches_of
 from lockgate.proof.baseline import through_spark
 from lockgate.proof.determinism import find_reasons
-from lockgate.proof.faults import THREE_BROKERS, Ground, Kind, Strike, fitting, known_points, skipped
-from lockgate.proof.outputs.readers import unread
+from lockgate.proof.places import unread
 from lockgate.proof.proving import PREFIX, Proof, default_home, trial_numbers
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.report import Report
 from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
+from lockgate.proof.strikes import Ground, fitting, known_points, skipped
 from lockgate.proof.trial import Stage
 from lockgate.proof.verdict import Verdict
 from lockgate.proof.workload import Shape, Workload, make_workload

@@ -38,8 +38,8 @@ from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import delete_ours, make_topic
 from lockgate.kafka.wire import Connection
+from lockgate.lab.rig.feed import send_all
 from lockgate.planner.plan import Plan, plan
-from lockgate.proof.feed import send_all
 from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
 

@@ -22,7 +22,7 @@ from lockgate.compare.contenders import Contender
 from lockgate.demo.side import KILL_LIMIT, mark_of
 from lockgate.errors import Failed
 from lockgate.guarantees import Guarantee
-from lockgate.proof.drivers import UP
+from lockgate.lab.rig.drivers import UP
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.services.ports import HOST
 from lockgate.services.processes import Mark

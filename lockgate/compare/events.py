@@ -17,7 +17,7 @@ from lockgate.dataflow.schema import Column, parse_ddl
 from lockgate.errors import Refused
 from lockgate.kafka.settings import is_java_only, read_settings
 from lockgate.kafka.topics import existing_topics
-from lockgate.proof.feed import Event
+from lockgate.lab.rig.feed import Event
 from lockgate.proof.values import BEGAN, key_bytes, kind_of, maker
 from lockgate.sources.kafka import KafkaSource
 

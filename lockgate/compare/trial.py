@@ -23,7 +23,7 @@ from lockgate.demo.reader import read_records
 from lockgate.errors import Failed
 from lockgate.kafka.topics import asked
 from lockgate.kafka.wire import Connection
-from lockgate.proof.feed import Event, Feed
+from lockgate.lab.rig.feed import Event, Feed
 
 GoOn = Callable[[], None]
 Place = tuple[str, int]

@@ -34,10 +34,10 @@ from sqlglot import exp
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.schema import Column, parse_ddl
 from lockgate.errors import Refused
+from lockgate.lab.rig.judge.canonical import Form, write
+from lockgate.lab.rig.judge.promises import Row
 from lockgate.planner.logical import LogicalGraph, build_logical
-from lockgate.proof.canonical import Form, write
-from lockgate.proof.outputs.readers import place_of
-from lockgate.proof.promises import Row
+from lockgate.proof.places import place_of
 from lockgate.proof.redirect import Input, Redirected, Result
 from lockgate.proof.values import kind_of, type_of
 from lockgate.proof.workload import Workload

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lockgate.proof.findings import Finding, Subject
-from lockgate.proof.history import (
+from lockgate.lab.rig.history import (
     Committed,
     Fault,
     History,
@@ -25,6 +24,7 @@ from lockgate.proof.history import (
     Start,
     Up,
 )
+from lockgate.lab.rig.judge.findings import Finding, Subject
 
 LANES = ("event", "driver", "fault", "epoch", "reader")
 _EVENTS_MAX = 4  # a window may go back to thousands

@@ -12,9 +12,9 @@ from html import escape
 from itertools import groupby
 
 from lockgate.faultpoints import FaultPoint
+from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.counterexample import visible
 from lockgate.proof.drawing import draw_histogram, draw_time_line
-from lockgate.proof.findings import Outcome
 from lockgate.proof.report import ABOUT_THE_TRIALS, FAILURES_MAX, MEANINGS, Report
 from lockgate.proof.verdict import Cell
 

@@ -25,16 +25,17 @@ from lockgate.dataflow.steps import Join, Keyed, Merge, Write
 from lockgate.errors import Failed, LockgateError
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.topics import delete_ours
+from lockgate.lab.rig.faults import Strike
+from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.rig.judge.promises import Promise, Row
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.plan import Plan
 from lockgate.proof.determinism import Reason
-from lockgate.proof.faults import Strike, deal
-from lockgate.proof.findings import Outcome
-from lockgate.proof.outputs.readers import place_of
-from lockgate.proof.promises import Promise, Row
+from lockgate.proof.places import place_of
 from lockgate.proof.redirect import Redirected
 from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
+from lockgate.proof.strikes import deal
 from lockgate.proof.trial import Run, Stage
 from lockgate.proof.verdict import Trial, Verdict, judge, unknown
 from lockgate.services.smalldisk import remove_left_disks

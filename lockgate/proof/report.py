@@ -9,9 +9,9 @@ from typing import Any
 
 from lockgate.faultpoints import FaultPoint
 from lockgate.guarantees import Guarantee
+from lockgate.lab.rig.faults import Kind
+from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.counterexample import visible, wrap
-from lockgate.proof.faults import Kind
-from lockgate.proof.findings import Outcome
 from lockgate.proof.verdict import Cell, Trial, Verdict, combine
 
 MEANINGS = {

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lockgate.errors import Refused
-from lockgate.proof.findings import Outcome
+from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.settings import Settings
 from lockgate.proof.verdict import Trial, Verdict
 

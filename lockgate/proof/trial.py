@@ -24,20 +24,20 @@ from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.wire import Connection
-from lockgate.proof.drivers import Driver, Drivers
-from lockgate.proof.faults import NETWORK, Kind, Strike
-from lockgate.proof.feed import Feed
-from lockgate.proof.history import Fact, Fault, History, Read, Reader, Sent
-from lockgate.proof.outputs.readers import find_readers
-from lockgate.proof.outputs.topics import signed
-from lockgate.proof.promises import Row
+from lockgate.lab.rig.drivers import Driver, Drivers
+from lockgate.lab.rig.faults import NETWORK, Kind, Strike
+from lockgate.lab.rig.feed import Feed
+from lockgate.lab.rig.history import Fact, Fault, History, Read, Reader, Sent
+from lockgate.lab.rig.judge.promises import Row
+from lockgate.lab.rig.readers.topics import signed
+from lockgate.lab.rig.troubles.armed import Armed
+from lockgate.lab.rig.troubles.asleep import Asleep
+from lockgate.lab.rig.troubles.outside import Outside
+from lockgate.lab.rig.troubles.scene import Scene
+from lockgate.lab.rig.troubles.trouble import Trouble
+from lockgate.proof.places import find_readers
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.tables import fill_tables
-from lockgate.proof.troubles.armed import Armed
-from lockgate.proof.troubles.asleep import Asleep
-from lockgate.proof.troubles.outside import Outside
-from lockgate.proof.troubles.scene import Scene
-from lockgate.proof.troubles.trouble import Trouble
 from lockgate.proof.workload import Workload
 from lockgate.services.kafkaproxy import KafkaProxy
 from lockgate.services.postgresproxy import PostgresProxy

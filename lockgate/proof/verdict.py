@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from lockgate.proof.checkers import Strike, check
+from lockgate.lab.rig.history import Fault, History, Reader, Sent
+from lockgate.lab.rig.judge.checkers import Strike, check
+from lockgate.lab.rig.judge.findings import Finding, Outcome
+from lockgate.lab.rig.judge.promises import Promises
+from lockgate.lab.rig.judge.recovery import recoveries
 from lockgate.proof.counterexample import Counterexample, explain
-from lockgate.proof.findings import Finding, Outcome
-from lockgate.proof.history import Fault, History, Reader, Sent
-from lockgate.proof.promises import Promises
-from lockgate.proof.recovery import recoveries
 from lockgate.proof.settings import Settings
 
 WRONGS = ("lost", "duplicated", "foreign", "aborted seen", "disordered", "split epochs", "wrong aggregates")

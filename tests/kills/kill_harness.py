@@ -35,7 +35,7 @@ from kill_workloads import PARTITIONS, Event, Workload, canonical
 from kafka import KafkaProducer
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
-from lockgate.proof.drivers import workers_of
+from lockgate.lab.rig.drivers import workers_of
 from lockgate.services.postgres import Postgres
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster

@@ -33,15 +33,15 @@ from lockgate.dataflow.steps import Read as ReadStep
 from lockgate.dataflow.steps import Step, Write
 from lockgate.dataflow.stream import Stream
 from lockgate.errors import Refused
+from lockgate.lab.rig.history import Content, Fact, History, Read, Reader, ReadToEnd
+from lockgate.lab.rig.judge.canonical import Form, canonical, write
+from lockgate.lab.rig.judge.checkers import check_aggregates
+from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.rig.judge.promises import Keeping, Promise, Row
+from lockgate.lab.rig.readers.files import Files
+from lockgate.lab.rig.readers.rows import canonical as fact_of
+from lockgate.lab.rig.readers.rows import key_of
 from lockgate.proof.answers import Answer, answer_of, batches_of, rows_of
-from lockgate.proof.canonical import Form, canonical, write
-from lockgate.proof.checkers import check_aggregates
-from lockgate.proof.findings import Outcome
-from lockgate.proof.history import Content, Fact, History, Read, Reader, ReadToEnd
-from lockgate.proof.outputs.files import Files
-from lockgate.proof.outputs.rows import canonical as fact_of
-from lockgate.proof.outputs.rows import key_of
-from lockgate.proof.promises import Keeping, Promise, Row
 from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.workload import Shape, Workload, make_workload
 

@@ -46,20 +46,20 @@ from lockgate.faultpoints import as_environment
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import delete_ours
 from lockgate.kafka.wire import connect
+from lockgate.lab.rig.drivers import Driver
+from lockgate.lab.rig.faults import Kind, Strike
+from lockgate.lab.rig.feed import Event
+from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.rig.judge.promises import Promises
+from lockgate.lab.rig.readers import topics
+from lockgate.lab.rig.troubles.asleep import Asleep
+from lockgate.lab.rig.troubles.scene import Scene
+from lockgate.lab.rig.troubles.trouble import Tell, Trouble
 from lockgate.planner.plan import plan
-from lockgate.proof.drivers import Driver
-from lockgate.proof.faults import Kind, Strike
-from lockgate.proof.feed import Event
-from lockgate.proof.findings import Outcome
-from lockgate.proof.outputs import topics
-from lockgate.proof.promises import Promises
 from lockgate.proof.proving import PREFIX, Proof
 from lockgate.proof.redirect import Site, redirect
 from lockgate.proof.settings import Settings
 from lockgate.proof.trial import Run, Stage
-from lockgate.proof.troubles.asleep import Asleep
-from lockgate.proof.troubles.scene import Scene
-from lockgate.proof.troubles.trouble import Tell, Trouble
 from lockgate.proof.verdict import Trial, judge
 from lockgate.proof.workload import Workload
 from lockgate.services.stack import Stack

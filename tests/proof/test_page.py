@@ -9,9 +9,9 @@ import pytest
 
 from lockgate.faultpoints import FaultPoint
 from lockgate.guarantees import Guarantee
+from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.counterexample import LANES, Counterexample, Moment
 from lockgate.proof.drawing import draw_histogram, draw_time_line
-from lockgate.proof.findings import Outcome
 from lockgate.proof.page import write_page
 from lockgate.proof.report import MEANINGS, Report, cell_text
 from lockgate.proof.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
-from lockgate.proof.findings import Outcome
+from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
 from lockgate.proof.verdict import Check, Trial

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockgate.guarantees import Guarantee
-from lockgate.proof.findings import Outcome
-from lockgate.proof.history import (
+from lockgate.lab.rig.history import (
     Committed,
     End,
     Fact,
@@ -24,7 +23,8 @@ from lockgate.proof.history import (
     Start,
     Up,
 )
-from lockgate.proof.promises import Promise, Row
+from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.rig.judge.promises import Promise, Row
 from lockgate.proof.settings import Settings
 from lockgate.proof.verdict import Check, Trial, Verdict, combine, judge, unknown
 

@@ -1,0 +1,1 @@
+"""Show and measure: a running job never imports this package."""

@@ -1,0 +1,1 @@
+"""Was the guarantee kept? Checkers that share no code with the job."""
