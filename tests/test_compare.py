@@ -1,12 +1,16 @@
 """A comparison counts honestly, refuses what it cannot compare, and its kills are real."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -15,16 +19,19 @@ from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, MemorySou
 from lockgate.compare.comparison import _plan, percentile
 from lockgate.compare.contenders import Contender, Tracking, find_contenders, find_declared
 from lockgate.compare.counting import Tally, count_rows
-from lockgate.compare.driver import Line
 from lockgate.compare.events import make_events
 from lockgate.compare.feed import bounds_of, may_be_sent
-from lockgate.compare.letters import Letters
 from lockgate.compare.plot import Panel, draw
 from lockgate.compare.renamed import Disguise, disguise, find_endpoints
 from lockgate.compare.report import Refusal, Report, Result
-from lockgate.compare.trial import Trial, epochs_ms, events_per_second, latencies_ms
+from lockgate.compare.trial import Pace, epochs_ms, events_per_second, latencies_ms
 from lockgate.dataflow.tracking import Acks
 from lockgate.errors import Refused
+from lockgate.lab.rig.drivers import Line
+from lockgate.lab.rig.readers.group import Readers
+from lockgate.lab.rig.trial import Trial
+from lockgate.lab.rig.troubles import midepoch
+from lockgate.lab.rig.troubles.midepoch import MidEpoch
 from lockgate.planner.plan import plan
 from lockgate.services.stack import Stack
 
@@ -84,12 +91,12 @@ def line(start: int, events: int, ms: int) -> Line:
 
 def test_the_first_epoch_of_each_start_and_epochs_without_events_are_left_aside() -> None:
     lines = [
-        line(1, 0, 9),
-        line(1, 100, 5000),
-        line(1, 150, 100),
-        line(1, 150, 7),
-        line(2, 80, 4000),
-        line(2, 130, 300),
+        line(0, 0, 9),
+        line(0, 100, 5000),
+        line(0, 150, 100),
+        line(0, 150, 7),
+        line(1, 80, 4000),
+        line(1, 130, 300),
     ]
     assert epochs_ms(lines) == (100, 300)
     assert events_per_second(lines) == 250.0
@@ -102,100 +109,19 @@ def heard(start: int, at: float, taken: int) -> Line:
 
 def test_the_latency_of_an_event_goes_from_its_sending_to_the_end_of_its_epoch() -> None:
     sent_at = [0.0, 10.0, 10.5, 11.0, 11.5]
-    assert latencies_ms(sent_at, [heard(1, 9.0, 1), heard(1, 11.2, 4), heard(1, 13.0, 5)]) == (1200, 700, 200, 1500)
+    assert latencies_ms(sent_at, [heard(0, 9.0, 1), heard(0, 11.2, 4), heard(0, 13.0, 5)]) == (1200, 700, 200, 1500)
 
 
 def test_events_that_wait_for_the_first_epoch_or_for_a_restart_have_no_latency() -> None:
     sent_at = [0.0, 1.0, 10.0, 11.0, 12.0]
-    first, idle, second, after = heard(1, 9.0, 1), heard(1, 9.5, 1), heard(1, 10.5, 3), heard(2, 40.0, 5)
-    assert latencies_ms(sent_at, [heard(1, 8.0, 0), first, idle, second, after]) == (500,)
+    first, idle, second, after = heard(0, 9.0, 1), heard(0, 9.5, 1), heard(0, 10.5, 3), heard(1, 40.0, 5)
+    assert latencies_ms(sent_at, [heard(0, 8.0, 0), first, idle, second, after]) == (500,)
     assert latencies_ms(sent_at, [first]) == latencies_ms(sent_at, []) == ()
-
-
-def test_an_at_most_once_job_tells_itself_how_many_events_it_took_and_others_by_their_checkpoint() -> None:
-    text = json.dumps({"events_total": 12, "epoch_ms": 5, "lag": None})
-    assert (Line.of(text, 1, taken=None).taken, Line.of(text, 1, taken=10).taken) == (12, 10)
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
     assert (percentile(range(1, 101), 50), percentile(range(1, 101), 99), percentile([7], 99)) == (50, 99, 7)
     assert percentile([], 50) is None
-
-
-# -- dead letters -----------------------------------------------------------------------------------------------------
-
-
-def letter(run: str, **change: object) -> tuple[str, bytes, bytes]:
-    told = {
-        "id": f"id-{run}",
-        "job": f"ours-{run}",
-        "life": f"life-{run}",
-        "epoch": len(run),
-        "step": "checked",
-        "reason": f"no number in topic 'ours-{run}-in-1'",
-        "attempts": len(run),
-        "source": "payments",
-        "part": f"ours-{run}-in-10-000000",
-        "at": 17,
-        "shown": "{}",
-        "value": "AAEC",
-        "key": None,
-        **change,
-    }
-    return "letters", told["id"].encode(), json.dumps(told).encode()
-
-
-def letters_of(run: str) -> Letters:
-    ours = {f"ours-{run}": "job", f"ours-{run}-in-1": "calls", f"ours-{run}-in-10": "payments"}
-    return Letters("letters", ours)
-
-
-def test_letters_of_two_runs_are_the_same_row() -> None:
-    one, other = (letters_of(run).reduce(letter(run)) for run in ("one", "other"))
-    assert one == other
-    topic, key, value = one
-    assert (topic, key) == ("letters", None)
-    assert json.loads(value or b"") == {
-        "step": "checked",
-        "reason": "no number in topic 'calls'",
-        "source": "payments",
-        "part": "payments-000000",
-        "at": 17,
-        "shown": "{}",
-        "value": "AAEC",
-    }
-
-
-@pytest.mark.parametrize(
-    "change", [{"step": "other"}, {"reason": "else"}, {"at": 18}, {"value": "AA=="}, {"child": "1"}]
-)
-def test_letters_of_other_events_or_failures_stay_other_rows(change: dict[str, object]) -> None:
-    letters = letters_of("one")
-    assert letters.reduce(letter("one", **change)) != letters.reduce(letter("one"))
-
-
-def test_a_letter_without_a_column_is_the_same_as_one_with_nothing_in_it() -> None:
-    letters = letters_of("one")
-    topic, key, value = letter("one")
-    shorter = {name: told for name, told in json.loads(value).items() if told is not None}
-    assert letters.reduce((topic, key, json.dumps(shorter).encode())) == letters.reduce((topic, key, value))
-
-
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"a,b", b"17", b'["id"]', b'{"id": 1, "job": "ours-one"}'])
-def test_what_is_no_letter_stays_as_it_is(value: bytes | None) -> None:
-    row = ("letters", b"key", value)
-    assert letters_of("one").reduce(row) == row
-
-
-def test_rows_of_other_outputs_stay_as_they_are() -> None:
-    row = ("out", *letter("one")[1:])
-    assert letters_of("one").reduce(row) == row
-    assert Letters(None, {}).reduce(row) == row
-
-
-def test_a_row_with_more_than_a_letter_has_is_none() -> None:
-    row = letter("one", colour="red")
-    assert letters_of("one").reduce(row) == row
 
 
 # -- the feed ---------------------------------------------------------------------------------------------------------
@@ -217,29 +143,54 @@ def test_events_are_left_for_every_start_and_each_kill_is_reached(total: int, ki
 
 
 class SlowDriver:
-    """Takes in an epoch what was sent when it began; rows of it are in the output at once, and counted at its end."""
+    """One start; it is killed by the trouble."""
 
-    contender, is_tracked, is_up, words = Contender(Guarantee.AT_LEAST_ONCE), True, True, "driver.err"
+    is_up, environment = True, {}
+
+    def __init__(self, number: int) -> None:
+        self.number, self.is_running = number, True
+        self.process = SimpleNamespace(pid=number)
+
+
+class SlowDrivers:
+    """Take in an epoch what was sent when it began; its rows are in the output half-way, and are counted at its end."""
+
+    checkpoint = Path("checkpoint")
 
     def __init__(self, feed: "FastFeed", epoch_seconds: float) -> None:
         self.feed, self.epoch_seconds = feed, epoch_seconds
         self.lines: list[Line] = []
-        self.starts, self.events_committed, self.in_hand, self.ends_at, self.rows = 1, 0, 0, 0.0, 0
+        self.facts: list[object] = []
+        self.all: list[SlowDriver] = []
+        self.committed, self.in_hand, self.ends_at, self.rows = 0, 0, 0.0, 0
+        self.is_written = False
 
-    def start(self) -> None:
-        self.starts += 1
+    def clock(self) -> float:
+        return time.monotonic()
 
-    def kill(self) -> None:
-        self.in_hand = 0
+    def epochs(self) -> int:
+        return len(self.lines)
 
-    def look(self) -> None:
-        now = time.monotonic()
+    def consumed(self) -> int:
+        return self.committed
+
+    @property
+    def running(self) -> SlowDriver | None:
+        return self.all[-1] if self.all and self.all[-1].is_running else None
+
+    def tend(self, environment: object) -> SlowDriver:
+        if self.running is None:
+            self.all.append(SlowDriver(len(self.all)))
+            self.in_hand = 0
+        now, number = time.monotonic(), len(self.all) - 1
         if self.in_hand and now >= self.ends_at:
-            self.events_committed, self.in_hand = self.in_hand, 0
-            self.lines.append(Line(self.starts, now, self.events_committed, 1, 0, taken=self.events_committed))
-        if not self.in_hand and self.feed.sent > self.events_committed:
-            self.in_hand, self.ends_at = self.feed.sent, now + self.epoch_seconds
-            self.rows += self.in_hand - self.events_committed
+            self.committed, self.in_hand = self.in_hand, 0
+            self.lines.append(Line(number, now, self.committed, 1, 0, taken=self.committed))
+        if not self.in_hand and self.feed.sent > self.committed:
+            self.in_hand, self.ends_at, self.is_written = self.feed.sent, now + self.epoch_seconds, False
+        if self.in_hand and not self.is_written and now >= self.ends_at - self.epoch_seconds / 2:
+            self.rows, self.is_written = self.rows + self.in_hand - self.committed, True
+        return self.all[-1]
 
 
 class FastFeed:
@@ -251,20 +202,50 @@ class FastFeed:
         return len(self.sent_at)
 
     def send(self, limit: int) -> None:
-        self.sent_at += [time.monotonic()] * min(20, limit - self.sent)
+        self.sent_at += [time.monotonic()] * max(0, min(20, limit - self.sent))
+
+
+@dataclass(frozen=True)
+class Stands:
+    """Where the kills find the driver."""
+
+    drivers: Any
+    feed: FastFeed
+    checkpoint: None = None
+
+    @property
+    def running(self) -> SlowDriver | None:
+        return cast("SlowDriver | None", self.drivers.running)
+
+    def connect(self) -> io.StringIO:
+        return io.StringIO()
+
+    def sent(self) -> int:
+        return self.feed.sent
+
+    def ends(self, connection: object) -> dict[tuple[str, int], int]:
+        return {("out", 0): self.drivers.rows}
+
+    def fact(self, strike: object, process: str) -> None:
+        return
 
 
 @pytest.mark.parametrize(("kills", "epoch_seconds"), [(0, 0.3), (1, 0.3), (2, 0.3), (2, 0.03)])
-def test_latencies_are_known_before_the_first_kill_however_slow_epochs_are(kills: int, epoch_seconds: float) -> None:
+def test_latencies_are_known_before_the_first_kill_however_slow_epochs_are(
+    kills: int, epoch_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(midepoch, "kill_family", lambda driver: setattr(driver, "is_running", False))
     feed = FastFeed()
-    driver = SlowDriver(feed, epoch_seconds)
-    trial = Trial(driver, "h:1", None, {}, Letters(None, {}), lambda told: None, lambda: None)  # type: ignore[arg-type]
-    trial._ends = lambda: {("out", 0): driver.rows}  # type: ignore[method-assign]
-    trial._run(feed, 600, kills)  # type: ignore[arg-type]
-    assert (feed.sent, driver.events_committed, driver.starts) == (600, 600, kills + 1)
+    drivers: Any = SlowDrivers(feed, epoch_seconds)
+    pace = Pace(drivers, feed, 600, kills)  # type: ignore[arg-type]
+    trouble = MidEpoch(pace.cuts(topics=1), Stands(drivers, feed), lambda fault: None)  # type: ignore[arg-type]
+    trial = Trial(drivers, Readers(()), feed, pace.limit, look_seconds=0.02)  # type: ignore[arg-type]
+    trial.disturb([trouble])
+    trial.run(pace.is_done)
+    assert (feed.sent, drivers.committed, len(drivers.all)) == (600, 600, kills + 1)
     bounds = (*bounds_of(600, kills), 600)
-    assert all(bounds[index] <= kill.sent < bounds[index + 1] for index, kill in enumerate(trial._kills))
-    found = latencies_ms(feed.sent_at, driver.lines)
+    assert all(bounds[index] <= hit.sent < bounds[index + 1] for index, hit in enumerate(trouble.hits))
+    found = latencies_ms(feed.sent_at, drivers.lines)
     assert found
     assert max(found) < 2000 * epoch_seconds + 500
 

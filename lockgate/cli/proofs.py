@@ -29,7 +29,7 @@ from lockgate.proof.redirect import Redirected, Site, redirect
 from lockgate.proof.report import Report
 from lockgate.proof.results import Results
 from lockgate.proof.settings import Settings
-from lockgate.proof.strikes import Ground, fitting, known_points, skipped
+from lockgate.proof.strikes import KINDS, Ground, fitting, known_points, skipped
 from lockgate.proof.trial import Stage
 from lockgate.proof.verdict import Verdict
 from lockgate.proof.workload import Shape, Workload, make_workload
@@ -176,10 +176,10 @@ def _refuse_numbers(wish: Wish) -> None:
 
 
 def _kinds(wish: Wish) -> list[Kind]:
-    known = {one.value: one for one in Kind}
+    known = {one.value: one for one in KINDS}
     _refuse_unknown(wish.faults, list(known), option="--faults")
     _refuse_unknown(wish.points, known_points(), option="--points")
-    return list(Kind) if wish.faults is None else [known[name] for name in wish.faults]
+    return list(KINDS) if wish.faults is None else [known[name] for name in wish.faults]
 
 
 def _strikes(wish: Wish, planned: Plan, kinds: Sequence[Kind], ground: Ground) -> list[Strike]:

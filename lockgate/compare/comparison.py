@@ -16,7 +16,7 @@ import json
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -24,21 +24,21 @@ from pathlib import Path
 
 from lockgate.compare.contenders import Contender, find_contenders, find_declared
 from lockgate.compare.counting import Row, count_rows
-from lockgate.compare.driver import Driver
 from lockgate.compare.events import Events
-from lockgate.compare.letters import Letters
 from lockgate.compare.renamed import Disguise, Endpoints, disguise
 from lockgate.compare.report import Refusal, Report, Result
-from lockgate.compare.trial import Faults, GoOn, Peace, Trial
+from lockgate.compare.trial import OUT_PARTITIONS, Faults, Peace, Runner
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Timed
-from lockgate.demo.side import KILL_LIMIT, mark_of
+from lockgate.demo.broker import borrow_services
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.topics import delete_ours, make_topic
 from lockgate.kafka.wire import Connection
+from lockgate.lab.rig.drivers import KILL_LIMIT, Drivers, mark_of
 from lockgate.lab.rig.feed import send_all
+from lockgate.lab.rig.trial import GoOn
 from lockgate.planner.plan import Plan, plan
 from lockgate.services.alone import alone
 from lockgate.services.stack import Stack
@@ -51,7 +51,6 @@ PREFIX = "lockgate-compare-"
 """Topics with this prefix, and the ledgers of jobs with it, are ours to delete."""
 
 _WHERE = "the comparison's topics"
-_OUT_PARTITIONS = 4
 _PEACE_EPOCHS, _ANSWER_EPOCHS = 5, 3
 _KEPT_FOREVER = {"retention.ms": "-1"}  # the times of copied or made events may be long ago
 
@@ -92,7 +91,8 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
         for old in home.glob("run-*"):
             mark_of(old).kill(KILL_LIMIT)
             shutil.rmtree(old)
-        servers = ends.enter_context(_kafka(stack, tell))
+        ends.enter_context(borrow_services(stack, tell))
+        servers = stack.status().kafka.servers or ""
         connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
         ends.callback(connection.close)
         delete = partial(delete_ours, servers, PREFIX, where=_WHERE)
@@ -177,22 +177,21 @@ class _Runs:
 
     def in_peace(self, label: str, contender: Contender, inputs: Mapping[str, str], rows_per_epoch: int) -> Peace:
         """A run over events that are there."""
-        with self._trial(label, contender, inputs) as trial:
-            return trial.in_peace(rows_per_epoch=rows_per_epoch)
+        return self._runner(label, contender, inputs).in_peace(rows_per_epoch=rows_per_epoch)
 
     def under_faults(self, contender: Contender, has_rest: bool) -> Faults:
         """A run while the events come."""
-        setting = self.setting
+        events, kills = self.setting.events.all, self.setting.kills
         inputs = self.make_inputs(f"faults-{contender.slug}")
-        rate = len(setting.events.all) / setting.seconds
-        with self._trial("faults", contender, inputs) as trial:
-            return trial.under_faults(setting.events.all, inputs, rate=rate, kills=setting.kills, has_rest=has_rest)
+        runner = self._runner("faults", contender, inputs)
+        return runner.under_faults(
+            events, inputs, rate=len(events) / self.setting.seconds, kills=kills, has_rest=has_rest
+        )
 
-    @contextlib.contextmanager
-    def _trial(self, label: str, contender: Contender, inputs: Mapping[str, str]) -> Iterator[Trial]:
+    def _runner(self, label: str, contender: Contender, inputs: Mapping[str, str]) -> Runner:
         label = f"{label}-{contender.slug}"
         outputs = {
-            theirs: self._topic(f"{label}-out-{index}", _OUT_PARTITIONS)
+            theirs: self._topic(f"{label}-out-{index}", OUT_PARTITIONS)
             for index, theirs in enumerate(self.setting.endpoints.outputs)
         }
         home = self.home / f"run-{label}"
@@ -206,13 +205,22 @@ class _Runs:
             "topics": {**inputs, **outputs},
         }
         spec.write_text(json.dumps({**facts, **self.setting.source}))
-        driver = Driver(job_file=self.setting.job_file, spec=spec, home=home, contender=contender)
+        is_tracked = contender.guarantee is not Guarantee.AT_MOST_ONCE
+        drivers = Drivers(
+            job_file=self.setting.job_file,
+            parameters={"spec": str(spec)},
+            directory=home,
+            checkpoint=home / "checkpoint" if is_tracked else None,
+            labels={ours: theirs for theirs, ours in inputs.items()},
+            # At-most-once begins with what comes next, unless told otherwise; the first start is no fault yet.
+            first_options=() if is_tracked else ("--from", "earliest"),
+            working_directory=Path.cwd(),
+            java_options="",  # what is measured is what users get
+            give_ups_max=0,
+        )
         names = {name: self.setting.job.name, **{ours: theirs for theirs, ours in {**inputs, **outputs}.items()}}
-        letters = Letters(self.setting.endpoints.letters, names)
-        try:
-            yield Trial(driver, self.servers, self.connection, outputs, letters, self.tell, self.go_on)
-        finally:
-            driver.kill()
+        letters = self.setting.endpoints.letters
+        return Runner(name, contender, drivers, self.servers, outputs, letters, names, self.tell, self.go_on)
 
     def _topic(self, label: str, partitions: int) -> str:
         name = f"{self.prefix}-{label}"
@@ -239,16 +247,3 @@ def _result(contender: Contender, answer: Sequence[Row], peace: Peace, faults: F
 def percentile(ordered: Sequence[int], percent: int) -> int | None:
     """The smallest value that so many percent do not exceed; None of nothing."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None
-
-
-@contextlib.contextmanager
-def _kafka(stack: Stack, tell: Tell) -> Iterator[str]:
-    """The servers of the local Kafka; it is stopped again where it did not run before."""
-    before = stack.status()
-    was_anything_running = before.postgres.running or any(broker.running for broker in before.kafka.brokers)
-    is_left_running = not stack.up(postgres=False, progress=tell) or was_anything_running
-    try:
-        yield stack.status().kafka.servers or ""
-    finally:
-        if not is_left_running:
-            stack.down(progress=tell)

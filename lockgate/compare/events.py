@@ -84,7 +84,7 @@ def copy_events(sources: Sequence[KafkaSource], *, count: int) -> Events:
         events, partitions[source.topic] = _read(source, share)
         streams.append(events)
     # By their time, so that sources which are joined go on side by side.
-    merged = tuple(heapq.merge(*streams, key=lambda event: event.timestamp_ms))[:count]
+    merged = tuple(heapq.merge(*streams, key=lambda event: event.timestamp_ms or 0))[:count]
     return Events(merged, partitions, f"copied from {', '.join(repr(source.topic) for source in sources)}")
 
 

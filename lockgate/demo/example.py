@@ -40,7 +40,6 @@ from typing import Any, NoReturn
 
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.rebuilding import rebuild
-from lockgate.demo.reader import read_records
 from lockgate.errors import Failed, LockgateError, Refused
 from lockgate.files.reading import read_files
 from lockgate.kafka.ledgertopic import ledger_topic
@@ -290,7 +289,9 @@ class Topics(Tryout):
         self._sent_most = max(self._sent_most, count)
 
     def rows(self, name: str) -> list[Row]:
-        records = read_records(self.places["servers"], [self.places[name]], is_complete=lambda: True)
+        from lockgate.lab.rig.readers.topics import read_records  # a job that only runs does without
+
+        records = read_records(self.places["servers"], [self.places[name]])
         return [_row(record.value) for record in records]
 
     def live(
@@ -300,6 +301,8 @@ class Topics(Tryout):
 
         When all have come there are no more, but it does not end: whoever looks at them says when.
         """
+        from lockgate.lab.rig.readers.topics import read_records
+
         is_over = threading.Event()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockgate-example") as threads:
             running = self._run(job, until_caught_up=False)
@@ -318,7 +321,7 @@ class Topics(Tryout):
                 return True
 
             try:
-                records = read_records(self.places["servers"], [self.places[output]], is_complete=is_complete)
+                records = read_records(self.places["servers"], [self.places[output]], is_over=is_complete)
                 yield from (_row(record.value) for record in records)
                 _tell("all events have come; Ctrl-C ends it")
                 is_over.wait()

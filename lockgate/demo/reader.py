@@ -16,16 +16,13 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lockgate.demo.payments import Payments
-from lockgate.errors import Failed, LockgateError
+from lockgate.errors import LockgateError
+from lockgate.lab.rig.readers.topics import read_records
 
-_SILENCE_SECONDS = 60.0
-_LOOK_SECONDS = 0.3
 _EXAMPLES = 5
 _PREFIX = b'{"id":'
 
@@ -100,56 +97,6 @@ def _recognise(value: bytes, payments: Payments) -> int | None:
     return payments.recognise(value)
 
 
-def read_values(servers: str, topic: str, *, is_complete: Callable[[], bool]) -> Iterator[bytes]:
-    """The committed values of a topic as they come, up to its end when it is complete; read without Spark."""
-    return (record.value for record in read_records(servers, [topic], is_complete=is_complete))
-
-
-def read_records(servers: str, topics: Sequence[str], *, is_complete: Callable[[], bool]) -> Iterator[Any]:
-    """The committed records of topics as they come, up to their end when they are complete; read without Spark."""
-    from kafka import KafkaConsumer, TopicPartition
-
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers.split(","),
-        isolation_level="read_committed",
-        auto_offset_reset="none",
-        enable_auto_commit=False,
-        max_poll_records=10_000,
-        max_partition_fetch_bytes=8 << 20,
-    )
-    try:
-        partitions = [
-            TopicPartition(topic, number)
-            for topic in topics
-            for number in sorted(consumer.partitions_for_topic(topic) or ())
-        ]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends: dict[TopicPartition, int] = {}
-        heard = time.monotonic()
-        while not ends or any(consumer.position(partition) < ends[partition] for partition in partitions):
-            if not ends and is_complete():
-                ends, heard = consumer.end_offsets(partitions), time.monotonic()
-            # While the job runs, now and then is enough, and leaves the cores to the job: a wait inside of `poll` spins
-            # as long as a transaction is open.
-            batches = consumer.poll(timeout_ms=200 if ends else 0)
-            if not batches and not ends:
-                time.sleep(_LOOK_SECONDS)
-            for records in batches.values():
-                yield from records
-            now = time.monotonic()
-            heard = now if batches else heard
-            if ends and now - heard > _SILENCE_SECONDS:
-                raise Failed(
-                    f"Topic {', '.join(map(repr, topics))} cannot be read to its end: nothing came for"
-                    f" {_SILENCE_SECONDS:.0f} s.",
-                    where=f"Kafka at {servers}",
-                    fix="see the broker's log (lockgate status names it), then run it again",
-                )
-    finally:
-        consumer.close()
-
-
 def _main(servers: str, topic: str, count: str, seed: str) -> int:
     """Print the tally of a topic as JSON, once standard input has ended."""
     is_complete = threading.Event()
@@ -159,9 +106,9 @@ def _main(servers: str, topic: str, count: str, seed: str) -> int:
         is_complete.set()
 
     threading.Thread(target=wait, name="lockgate-demo-end", daemon=True).start()
-    values = read_values(servers, topic, is_complete=is_complete.is_set)
+    records = read_records(servers, [topic], is_over=is_complete.is_set)
     try:
-        tally = count_delivered(values, Payments(count=int(count), seed=int(seed)))
+        tally = count_delivered((record.value for record in records), Payments(count=int(count), seed=int(seed)))
     except LockgateError as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -32,12 +32,13 @@ from lockgate.demo.payments import Payments
 from lockgate.demo.reader import Tally
 from lockgate.demo.report import Report, SideReport
 from lockgate.demo.sender import send
-from lockgate.demo.side import KILL_LIMIT, Kill, Setting, Side, mark_of, plan_kills
+from lockgate.demo.side import Kill, Setting, Side, plan_kills
 from lockgate.errors import Failed, Refused
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
+from lockgate.kafka.topics import create_topics, delete_ours
 from lockgate.kafka.wire import Connection
+from lockgate.lab.rig.drivers import KILL_LIMIT, mark_of
 from lockgate.services.alone import alone
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
@@ -126,7 +127,9 @@ def show(
         go_on()
         payments = Payments(count=events, seed=seed)
         settings = _settings(home, servers, payments, f"{PREFIX}{now:%Y%m%d-%H%M%S}", is_killed)
-        _prepare_topics(servers, settings)
+        delete_ours(servers, PREFIX, where=_WHERE)
+        new = [settings[0].topic_in, *(setting.topic_out for setting in settings)]
+        create_topics(servers, new, partitions=PARTITIONS, where=_WHERE)
         connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
         ends.callback(connection.close)
         clock.end("services")
@@ -139,7 +142,7 @@ def show(
         go_on()
         clock.end("cluster")
         # 2. to 4.
-        sides = [Side(setting, cluster, connection) for setting in settings]
+        sides = [Side(setting, cluster) for setting in settings]
         readers = [_Reader(setting, payments) for setting in settings]
         for side, reader in zip(sides, readers, strict=True):
             ends.callback(side.stop)
@@ -197,9 +200,12 @@ def _run(
     while not all(reader.tally for reader in readers):
         go_on()
         for side, reader in zip(sides, readers, strict=True):
-            killed = side.look()
+            starts, killed = len(side.drivers.all), side.look()
+            if len(side.drivers.all) > starts:
+                again = f"driver started again as {side.pid}, goes on at epoch {side.drivers.epochs()}"
+                audience.tell(f"{side.setting.label}: {again}")
             if killed is not None:
-                _tell_kill(side, killed, audience)
+                _alarm(side, killed, audience)
             if side.is_done and reader.is_reading_along:
                 audience.tell(f"{side.setting.label}: done in {side.seconds:.1f} s; its reader counts what came out")
                 reader.finish()
@@ -208,23 +214,20 @@ def _run(
         time.sleep(_LOOK_SECONDS)
 
 
-def _tell_kill(side: Side, killed: Kill, audience: Audience) -> None:
-    label = side.setting.label
+def _alarm(side: Side, killed: Kill, audience: Audience) -> None:
     moment = "just after" if killed.is_epoch_committed else "in"
     audience.alarm(
-        f"{label}: killed {killed.target} {killed.pid} (-9) {moment} epoch {killed.epoch}, "
+        f"{side.setting.label}: killed {killed.target} {killed.pid} (-9) {moment} epoch {killed.epoch}, "
         f"{killed.rows:,} rows of it were in the topic"
     )
-    if killed.target == "driver":
-        audience.tell(f"{label}: driver started again as {side.pid}, goes on at epoch {side.epoch}")
 
 
 def _standing(side: Side, reader: _Reader, payments: Payments) -> Standing:
-    events = min(side.events, payments.count)
+    events, epoch = min(side.drivers.consumed(), payments.count), side.drivers.epochs()
     state = "running" if events else "starting"
     if side.is_done:
         state = "done" if reader.tally else "counting"
-    return Standing(label=side.setting.label, events=events, events_total=payments.count, epoch=side.epoch, state=state)
+    return Standing(label=side.setting.label, events=events, events_total=payments.count, epoch=epoch, state=state)
 
 
 def _report(side: Side, reader: _Reader) -> SideReport:
@@ -233,8 +236,8 @@ def _report(side: Side, reader: _Reader) -> SideReport:
         label=side.setting.label,
         guarantee=side.setting.guarantee,
         topic_out=side.setting.topic_out,
-        epoch_count=len(side.setting.checkpoint.epochs("commits")),
-        driver_starts=side.starts,
+        epoch_count=side.drivers.epochs(),
+        driver_starts=len(side.drivers.all),
         kills=tuple(side.kills),
         run_seconds=round(side.seconds, 3),
         tally=reader.tally,
@@ -312,16 +315,6 @@ class _Clock:
 
     def total(self) -> float:
         return round(time.monotonic() - self._began, 3)
-
-
-def _prepare_topics(servers: str, settings: Sequence[Setting]) -> None:
-    """Delete the topics of earlier shows and make those of this one."""
-    names = existing_topics(servers, where=_WHERE)
-    old = [name for name in names if name.startswith((PREFIX, f"lockgate.{PREFIX}"))]
-    if old:
-        delete_topics(servers, old, where=_WHERE)
-    new = [settings[0].topic_in, *(setting.topic_out for setting in settings)]
-    create_topics(servers, new, partitions=PARTITIONS, where=_WHERE)
 
 
 def _short(path: Path) -> str:

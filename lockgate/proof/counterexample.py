@@ -15,7 +15,6 @@ from lockgate.lab.rig.history import (
     Fault,
     History,
     Position,
-    Processed,
     Read,
     Reader,
     ReadToEnd,
@@ -111,11 +110,10 @@ def _of_row(history: History, subject: Subject) -> Iterator[Moment]:
 def _epochs_of(history: History, subject: Subject) -> set[int]:
     """The epochs that the rows say they are of, and those that took the events."""
     found = {read.epoch for read in subject.reads if read.epoch is not None}
-    done: list[Processed | Committed] = [*history.of(Processed), *history.of(Committed)]
     for event in subject.trace or ():
         took = [
             fact.epoch
-            for fact in done
+            for fact in history.of(Committed)
             for end in fact.ends
             if (end.topic, end.partition) == (event.topic, event.partition) and event.offset < end.offset
         ]
@@ -125,9 +123,6 @@ def _epochs_of(history: History, subject: Subject) -> set[int]:
 
 def _epochs(history: History, epochs: Iterable[int]) -> Iterator[Moment]:
     wanted = set(epochs)
-    for done in history.of(Processed):
-        if done.epoch in wanted:
-            yield Moment(done.at_seconds, "epoch", f"epoch {done.epoch} processed by driver {done.driver}")
     for commit in history.of(Committed):
         if commit.epoch in wanted:
             by = "" if commit.driver is None else f" by driver {commit.driver}"

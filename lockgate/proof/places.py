@@ -3,7 +3,7 @@
 KafkaSink                  topics.py
 PostgresSink, SqliteSink   tables.py
 FileSink                   files.py
-ConsoleSink, MonitorSink   nobody: they keep nothing that could be read, and are left out of the comparison
+ConsoleSink, MonitorSink   none: they keep nothing that could be read, and are not compared
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockgate.errors import Refused
+from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.lab.rig.judge.promises import Keeping
 from lockgate.lab.rig.readers.files import Files
 from lockgate.lab.rig.readers.group import Readers
@@ -86,5 +87,7 @@ def find_readers(moved: Redirected, *, servers: str, dsn: str | None = None) -> 
             job = moved.job.name
             others[place.label] = PostgresRows(place.label, address, sink.table, job=job, key=sink.key)
     inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
-    consumer = [Topics(servers, topics, inputs=inputs)] if topics else []
-    return Readers((*consumer, *others.values()), frozenset(letters), moved.site.name)
+    is_exact = any(isinstance(one.sink, KafkaSink) and one.is_exact for one in moved.results)
+    ledger = ledger_topic(moved.job.name) if is_exact else None
+    consumer = [Topics(servers, topics, inputs=inputs, ledger=ledger)] if topics else []
+    return Readers((*consumer, *others.values()), frozenset(letters), {f"{moved.site.name}-": ""})

@@ -10,9 +10,9 @@ from typing import Any
 from lockgate.faultpoints import FaultPoint
 from lockgate.guarantees import Guarantee
 from lockgate.lab.rig.faults import Kind
-from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.rig.judge.findings import Outcome, combine
 from lockgate.proof.counterexample import visible, wrap
-from lockgate.proof.verdict import Cell, Trial, Verdict, combine
+from lockgate.proof.verdict import Cell, Trial, Verdict
 
 MEANINGS = {
     "lost": "rows that had to come and are not there when all is over",

@@ -30,6 +30,9 @@ class Ground:
     no_tmpfs: str = ""  # why no disk can be made that may be filled; empty where it can
 
 
+KINDS = tuple(kind for kind in Kind if kind is not Kind.PAUSE_MACHINE)
+"""What a proof deals; a paused machine is left to the tests of kills."""
+
 _KAFKA_DRIVER = (
     *("CLAIM", "BEGIN", "RECOVERY", "LEDGER_READ", "VOTES", "MARKER", "BEFORE_END", "AFTER_END"),
     "BEFORE_SPARK_COMMIT",
@@ -131,7 +134,7 @@ def _reads_kafka(planned: Plan) -> bool:
 
 
 def deal(strikes: Sequence[Strike], *, seed: int, number: int, count: int) -> tuple[Strike, ...]:
-    """The faults of one trial: the next `count` of all of them, shuffled anew whenever all were dealt out."""
+    """The faults of one trial: the next `count` of all of them, reshuffled whenever all were dealt."""
     dealt = []
     for place in range(number * count, (number + 1) * count):
         turn, index = divmod(place, len(strikes))

@@ -1,10 +1,6 @@
-"""Holds, broken or unknown: of a trial from its findings, of a proof from its trials.
+"""Holds, broken or unknown: the verdict of a proof, from its trials.
 
-    any broken     -> broken
-    any unknown    -> unknown, and so is nothing at all
-    else           -> holds
-
-A trial that strikes at several points counts its findings at each of them, since nobody knows which one it was; in the
+A trial that strikes at several points counts its findings at each of them, because the guilty one is not known; in the
 totals every trial counts once.
 """
 
@@ -17,7 +13,7 @@ from typing import Any
 
 from lockgate.lab.rig.history import Fault, History, Reader, Sent
 from lockgate.lab.rig.judge.checkers import Strike, check
-from lockgate.lab.rig.judge.findings import Finding, Outcome
+from lockgate.lab.rig.judge.findings import Finding, Outcome, combine, outcome_of
 from lockgate.lab.rig.judge.promises import Promises
 from lockgate.lab.rig.judge.recovery import recoveries
 from lockgate.proof.counterexample import Counterexample, explain
@@ -25,16 +21,6 @@ from lockgate.proof.settings import Settings
 
 WRONGS = ("lost", "duplicated", "foreign", "aborted seen", "disordered", "split epochs", "wrong aggregates")
 """The checkers whose count is one of rows."""
-
-_ABOUT_THE_TRIAL = ("tried", "recovery")  # that they hold says nothing of the guarantee
-
-
-def combine(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of several; one that is not promised decides nothing."""
-    found = set(outcomes)
-    if Outcome.BROKEN in found:
-        return Outcome.BROKEN
-    return Outcome.HOLDS if Outcome.HOLDS in found and Outcome.UNKNOWN not in found else Outcome.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -65,9 +51,7 @@ class Trial:
     @cached_property
     def outcome(self) -> Outcome:
         """Holds, broken or unknown."""
-        outcome = combine(one.outcome for one in self.checks.values())
-        told = combine(one.outcome for name, one in self.checks.items() if name not in _ABOUT_THE_TRIAL)
-        return told if outcome is Outcome.HOLDS else outcome
+        return outcome_of({name: one.outcome for name, one in self.checks.items()})
 
     @property
     def reason(self) -> str:
@@ -103,14 +87,17 @@ class Trial:
 def judge(
     history: History,
     promises: Promises,
-    settings: Settings,
+    settings: Settings | None,
     *,
     seed: int,
     number: int,
     due: Sequence[Strike],
     seconds: float,
 ) -> Trial:
-    """What a trial has shown; `due` are the faults that had to strike, `seconds` how long it took."""
+    """What a trial has shown; `due` are the faults that had to strike, `seconds` how long it took.
+
+    Without settings there is no command that replays it, and so no counterexample.
+    """
     findings = check(history, promises, due=due)
     broken = next((one for one in findings if one.outcome is Outcome.BROKEN), None)
     there = [row for output in promises for row in history.read_by(Reader.AFTER, output)]
@@ -127,7 +114,7 @@ def judge(
         recoveries_seconds=tuple(took for _, took in recoveries(history) if took is not None),
         seconds=seconds,
         counterexample=None
-        if broken is None
+        if broken is None or settings is None
         else explain(history, broken, replay=settings.replay(seed=seed, number=number)),
     )
 

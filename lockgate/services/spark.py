@@ -55,7 +55,7 @@ KILL_LIMIT = timedelta(seconds=20)
 HEAP = "256m"
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_CLUSTER, _MACHINE = "LOCKGATE_SPARK_CLUSTER", "LOCKGATE_SPARK_MACHINE"
+_CLUSTER, MACHINE = "LOCKGATE_SPARK_CLUSTER", "LOCKGATE_SPARK_MACHINE"
 
 # For Master and Workers; what an application wants is its driver's to say.
 SETTINGS = {
@@ -228,7 +228,7 @@ class SparkCluster:
         return self.root / f"worker-{index}"
 
     def _machine(self, running: _Running, index: int) -> Mark:
-        return Mark(_MACHINE, f"{running.cluster.value}-{index}")
+        return Mark(MACHINE, f"{running.cluster.value}-{index}")
 
     def _start_master(self, running: _Running) -> None:
         self._master.directory.mkdir(exist_ok=True)

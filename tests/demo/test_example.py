@@ -16,6 +16,7 @@ from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
 from lockgate.demo import example
 from lockgate.demo.example import Topics, in_directories, in_topics, kafka_at, run_main
 from lockgate.errors import Failed, Refused, Unreachable
+from lockgate.lab.rig.readers import topics
 
 
 def start(main: Any, *words: str) -> int:
@@ -219,16 +220,16 @@ def test_whoever_may_not_delete_topics_has_the_result_all_the_same(
 def test_what_is_live_stays_when_all_events_have_come(
     ran: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def read(servers: str, topics: list[str], is_complete: Callable[[], bool]) -> Iterator[Any]:
+    def read(servers: str, names: list[str], is_over: Callable[[], bool]) -> Iterator[Any]:
         yield SimpleNamespace(value=b'{"id": 1}')
-        while not is_complete():
+        while not is_over():
             pass
 
     @contextlib.contextmanager
     def sender(self: Topics, name: str) -> Iterator[Callable[[Any], None]]:
         yield lambda event: None
 
-    monkeypatch.setattr(example, "read_records", read)
+    monkeypatch.setattr(topics, "read_records", read)
     monkeypatch.setattr(Topics, "_sender", sender)
     has_told = threading.Event()
     monkeypatch.setattr(example, "_tell", lambda line: has_told.set())

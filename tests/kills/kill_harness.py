@@ -35,7 +35,7 @@ from kill_workloads import PARTITIONS, Event, Workload, canonical
 from kafka import KafkaProducer
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.kafka.topics import create_topics
-from lockgate.lab.rig.drivers import workers_of
+from lockgate.lab.rig.troubles.processes import _workers_of, send
 from lockgate.services.postgres import Postgres
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster
@@ -609,12 +609,8 @@ class Random:
             driver.process.wait()
             return True
         if target == "worker":
-            workers = workers_of(driver.process.pid)
-            if workers:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    self._rng.choice(workers).kill()
-                    return True
-            return False
+            workers = _workers_of(driver.process.pid)
+            return bool(workers) and send(self._rng.choice(workers), signal.SIGKILL)
         if target == "executor":
             assert trial.cluster is not None
             executors = trial.cluster.executors()

@@ -31,6 +31,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +53,7 @@ from lockgate.lab.rig.feed import Event
 from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.lab.rig.judge.promises import Promises
 from lockgate.lab.rig.readers import topics
+from lockgate.lab.rig.trial import Trial as Observed
 from lockgate.lab.rig.troubles.asleep import Asleep
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
@@ -166,7 +168,7 @@ class Overtaken(Trouble):
         return Armament(point=point, action=action, hit=hit, mark=str(self._marks[mark]))
 
     def _is_standing(self, driver: Driver, mark: str) -> bool:
-        if driver.process.poll() is not None or not self._marks[mark].exists():
+        if not driver.is_running or not self._marks[mark].exists():
             return False
         return psutil.Process(driver.process.pid).status() == psutil.STATUS_STOPPED
 
@@ -189,9 +191,9 @@ class OvertakenRun(Run):
 
     overtakings: Sequence[Overtaking] = ()
 
-    def _troubles(self, scene: Scene) -> Sequence[Trouble]:
-        others = [one for one in super()._troubles(scene) if not isinstance(one, Asleep)]
-        return [*others, *(Overtaken(how, scene, self._note_fault) for how in self.overtakings)]
+    def _troubles(self, scene: Scene, trial: Observed) -> Sequence[Trouble]:
+        others = [one for one in super()._troubles(scene, trial) if not isinstance(one, Asleep)]
+        return [*others, *(Overtaken(how, scene, trial.note) for how in self.overtakings)]
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,10 @@ class Prover:
         strikes = [one.strike if isinstance(one, Overtaking) else one for one in troubles]
         overtakings = [one for one in troubles if isinstance(one, Overtaking)]
         run = OvertakenRun(self.stage, f"{PREFIX}{name}", strikes, overtakings=overtakings)
+        began = time.monotonic()
         history, due = run.run(), [one.named for one in strikes]
-        trial = judge(history, self.promises, self.settings, seed=0, number=0, due=due, seconds=run.clock())
+        seconds = time.monotonic() - began
+        trial = judge(history, self.promises, self.settings, seed=0, number=0, due=due, seconds=seconds)
         self.stage.tell(f"{name}: {trial.outcome.value} in {trial.seconds:.0f} s {trial.reason}")
         return trial
 

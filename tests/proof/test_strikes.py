@@ -7,7 +7,7 @@ from lockgate import DeadLetters, FileSink, Guarantee, Job, KafkaSink, KafkaSour
 from lockgate.lab.rig.faults import ANY_MOMENT, Kind, Strike
 from lockgate.lab.rig.troubles.outside import DEEDS
 from lockgate.planner.plan import plan
-from lockgate.proof.strikes import Ground, deal, fitting, known_points, skipped
+from lockgate.proof.strikes import KINDS, Ground, deal, fitting, known_points, skipped
 
 SINK = KafkaSink(topic="out", servers="h:1")
 
@@ -74,7 +74,7 @@ def test_every_kind_of_fault_has_somebody_who_does_it() -> None:
     ]
     job = Job("job", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, dead_letters=letters)
     strikes = fitting(plan(job), Kind, None, Ground(brokers=3, is_cluster=True))
-    assert {one.kind for one in strikes} == {*Kind}
+    assert {one.kind for one in strikes} == {*KINDS}
     outside = {one.kind for one in strikes if not one.is_armed and not one.is_asleep}
     assert outside - {Kind.POISON} <= {*DEEDS}
     assert {one.point for one in strikes} >= {"STAGED", "PUBLISH", "RECOVERY", "COMMIT", "OFFSETS", "COMMITS", "STATE"}

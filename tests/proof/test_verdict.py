@@ -14,7 +14,6 @@ from lockgate.lab.rig.history import (
     Fault,
     History,
     Position,
-    Processed,
     Read,
     Reader,
     ReadToEnd,
@@ -26,7 +25,7 @@ from lockgate.lab.rig.history import (
 from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.lab.rig.judge.promises import Promise, Row
 from lockgate.proof.settings import Settings
-from lockgate.proof.verdict import Check, Trial, Verdict, combine, judge, unknown
+from lockgate.proof.verdict import Check, Trial, Verdict, judge, unknown
 
 HOLDS, BROKEN, UNKNOWN, NOT_PROMISED = Outcome.HOLDS, Outcome.BROKEN, Outcome.UNKNOWN, Outcome.NOT_PROMISED
 STRIKE = ("kill driver", "AFTER_END")
@@ -54,7 +53,6 @@ def history(*offsets: int) -> History:
         Up(0, 0.5),
         Sent("in", 0, 3, b"k", b"another", 0.9),
         Sent("in", 0, 4, b"k", b"event", 1.0),
-        Processed(1, 0, (End("in", 0, 5),), 2.0),
         Fault("kill driver", "AFTER_END", "driver 0", 3.0, epoch=1),
         Start(1, 4.0),
         Up(1, 6.0),
@@ -78,21 +76,6 @@ def trial(outcome: Outcome, number: int = 0, strike: tuple[str, str] = STRIKE, *
     checks = {name: Check(NOT_PROMISED, count) for name, count in counts.items()}
     checks["order"] = Check(outcome, reason="so it is")
     return Trial(seed=1, number=number, due=(strike,), struck=(strike,), checks=checks, event_count=100)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "together"),
-    [
-        ([HOLDS, HOLDS], HOLDS),
-        ([HOLDS, UNKNOWN], UNKNOWN),
-        ([UNKNOWN, BROKEN, HOLDS], BROKEN),
-        ([HOLDS, NOT_PROMISED], HOLDS),
-        ([NOT_PROMISED], UNKNOWN),
-        ([], UNKNOWN),
-    ],
-)
-def test_broken_outweighs_unknown_and_unknown_outweighs_holds(outcomes: list[Outcome], together: Outcome) -> None:
-    assert combine(outcomes) is together
 
 
 def test_a_proof_ends_as_its_trials_do() -> None:
@@ -124,7 +107,6 @@ def test_the_counterexample_of_a_doubled_row_tells_its_life() -> None:
     told = [(one.at_seconds, one.lane, one.text) for one in found.counterexample.moments]
     assert told == [
         (1.0, "event", "sent as in-0@4: event"),
-        (2.0, "epoch", "epoch 1 processed by driver 0"),
         (3.0, "fault", "kill driver at AFTER_END (driver 0), in epoch 1"),
         (3.1, "epoch", "epoch 1 committed by driver 0"),
         (4.0, "driver", "driver 1 started"),

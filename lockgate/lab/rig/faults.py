@@ -1,22 +1,24 @@
 """What can be done to a running job, and where.
 
-    kill driver            Python's process of the driver
+    kill driver            the Python process of the driver
     kill worker            the Python worker of a task
     kill executor          the JVM in which tasks run: without a cluster, the driver's own
-    kill machine           a Worker of the cluster with all that it runs; another one takes its place
-    kill job               driver, JVM and workers at once, as a machine that loses its power
-    pause driver           stopped; another driver takes over and goes on, then the first one wakes up
+    kill machine           a Worker of the cluster with everything that it runs; another one takes its place
+    kill job               driver, JVM and workers at once, as when a machine loses its power
+    pause driver           stopped, itself or in a worker; another driver takes over and goes on, then the first one
+                           wakes up
     pause worker, executor stopped for a while
+    pause machine          a machine of the cluster stands still with all its processes; the job goes on elsewhere
     kill broker            a Kafka broker, which is started again
-    kill leader            of three brokers the one that leads a partition of an output
-    kill coordinator       of three brokers the one that coordinates the job's transactions
+    kill leader            of three brokers, the one that leads a partition of an output
+    kill coordinator       of three brokers, the one that coordinates the job's transactions
     pause broker           stopped for a while
     kill, pause postgres   the database server
-    cut network            nothing passes between the job and its systems for a while, and nobody is told
+    cut network            nothing passes between the job and its systems for a while, and no connection is closed
     reset network          all connections of the job to its systems are reset
     delay network          everything takes longer for a while
     lose reply             a request of the job takes effect, and its reply never comes
-    time out transaction   the driver is stopped until the broker gives its transaction up, and wakes up
+    time out transaction   the driver is stopped until the broker aborts its transaction, and wakes up
     second driver          on the same checkpoint, while the first one runs
     fill disk              no byte is free for the checkpoint
     truncate, flip checkpoint    the newest file of a kind loses its second half, or a bit of it changes
@@ -46,6 +48,7 @@ class Kind(Enum):
     PAUSE_DRIVER = "pause driver"
     PAUSE_WORKER = "pause worker"
     PAUSE_EXECUTOR = "pause executor"
+    PAUSE_MACHINE = "pause machine"
     KILL_BROKER = "kill broker"
     KILL_LEADER = "kill leader"
     KILL_COORDINATOR = "kill coordinator"
@@ -65,12 +68,12 @@ class Kind(Enum):
 
 
 NETWORK = frozenset((Kind.CUT_NETWORK, Kind.RESET_NETWORK, Kind.DELAY_NETWORK, Kind.LOSE_REPLY))
-"""What is done through proxies."""
+"""What needs proxies between the job and its systems."""
 
-_ASLEEP = frozenset((Kind.PAUSE_DRIVER, Kind.PAUSE_WORKER, Kind.TIME_OUT))
+_ASLEEP = frozenset((Kind.PAUSE_DRIVER, Kind.PAUSE_WORKER, Kind.PAUSE_MACHINE, Kind.TIME_OUT))
 
 THREE_BROKERS = frozenset((Kind.KILL_LEADER, Kind.KILL_COORDINATOR))
-"""What leaves nobody behind where there is one broker."""
+"""What needs a broker to take over."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +98,8 @@ class Strike:
     def is_asleep(self) -> bool:
         """Does a process of the job stop itself at a point?"""
         return self.point != ANY_MOMENT and self.kind in _ASLEEP
+
+    @property
+    def is_crash(self) -> bool:
+        """Does PostgreSQL die while a process of the job stands still at a point?"""
+        return self.point != ANY_MOMENT and self.kind is Kind.KILL_POSTGRES

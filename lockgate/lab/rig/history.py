@@ -5,8 +5,7 @@ A history is what verdicts are drawn from, so it says only what was observed, by
     Sent                 an event is in a source
     Fault                something was killed, stopped or cut off
     Start, Up            a driver's process was started; it said that it is ready
-    Processed            the tasks of an epoch have run
-    Committed            an epoch is in the sink's ledger
+    Committed            Spark has logged an epoch as done
     Read                 a reader was given a record
     ReadToEnd, Gap       a reader has read all there is; a reader missed something, and why
     Standing             a partition of an output after the trial: is a transaction still open?
@@ -23,13 +22,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
-
-from lockgate.errors import Refused
+from typing import NamedTuple, TypeVar
 
 
 class Position(NamedTuple):
@@ -107,21 +104,11 @@ class Up:
 
 
 @dataclass(frozen=True)
-class Processed:
-    """The tasks of an epoch have run in this driver; it may happen again in the next one."""
-
-    epoch: int
-    driver: int
-    ends: tuple[End, ...]
-    at_seconds: float
-
-
-@dataclass(frozen=True)
 class Committed:
-    """An epoch is in the sink's ledger."""
+    """Spark has logged an epoch as done."""
 
     epoch: int
-    driver: int | None  # that committed it, not one that claimed the ledger later; None: not known
+    driver: int | None  # that committed it in the sink, not one that claimed the ledger later; None: not known
     ends: tuple[End, ...]
     at_seconds: float
 
@@ -196,22 +183,20 @@ class Ledger:
     at_seconds: float
 
 
-Fact = Sent | Fault | Start | Up | Processed | Committed | Read | ReadToEnd | Gap | Standing | Ledger
+Fact = Sent | Fault | Start | Up | Committed | Read | ReadToEnd | Gap | Standing | Ledger
 
-_KINDS: dict[str, type[Fact]] = {
-    "sent": Sent,
-    "fault": Fault,
-    "start": Start,
-    "up": Up,
-    "processed": Processed,
-    "committed": Committed,
-    "read": Read,
-    "read to end": ReadToEnd,
-    "gap": Gap,
-    "standing": Standing,
-    "ledger": Ledger,
+_NAMES: dict[type[Fact], str] = {
+    Sent: "sent",
+    Fault: "fault",
+    Start: "start",
+    Up: "up",
+    Committed: "committed",
+    Read: "read",
+    ReadToEnd: "read to end",
+    Gap: "gap",
+    Standing: "standing",
+    Ledger: "ledger",
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
 
@@ -221,21 +206,6 @@ class History:
     """The facts of one trial; those of one observer stand in the order in which it saw them."""
 
     facts: tuple[Fact, ...]
-
-    @classmethod
-    def of_lines(cls, lines: Iterable[str], *, where: str) -> History:
-        """Read what `lines` has written; `where` names the file in errors."""
-        facts = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                facts.append(as_fact(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise Refused(
-                    f"This is no fact of a history: {line[:80]!r} ({error}).",
-                    where=f"{where}, line {number}",
-                    fix="run the trial again: one that was cut off proves nothing",
-                ) from None
-        return cls(tuple(facts))
 
     def lines(self) -> Iterator[str]:
         """Every fact as a line, without its end."""
@@ -277,54 +247,12 @@ class History:
 
 
 def as_line(fact: Fact) -> str:
-    """A fact as one line of JSON, without its end: for a trial that writes its history while it happens."""
+    """A fact as one line of JSON; bytes are base64."""
     plain = {field.name: _plain(getattr(fact, field.name)) for field in fields(fact)}
     return json.dumps({"fact": _NAMES[type(fact)], **plain}, separators=(",", ":"))
-
-
-def as_fact(line: str) -> Fact:
-    """The fact of a line; raises ValueError, KeyError or TypeError where it is none."""
-    plain = json.loads(line)
-    if not isinstance(plain, dict):
-        raise ValueError("it is no object")
-    kind = _KINDS[plain.pop("fact")]
-    return kind(**{name: _READ.get(name, _same)(value) for name, value in plain.items()})
 
 
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return value.value if isinstance(value, Reader) else value
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else base64.b64decode(value, validate=True)
-
-
-def _trace(value: list[list[Any]] | None) -> Trace | None:
-    if value is None:
-        return None
-    return tuple(Position(topic, partition, offset, tuple(children)) for topic, partition, offset, children in value)
-
-
-def _ends(value: list[list[Any]]) -> tuple[End, ...]:
-    return tuple(End(topic, partition, offset) for topic, partition, offset in value)
-
-
-def _entries(value: list[list[Any]]) -> tuple[Signed, ...]:
-    return tuple(Signed(run, epoch) for run, epoch in value)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "key": _bytes,
-    "value": _bytes,
-    "trace": _trace,
-    "ends": _ends,
-    "entries": _entries,
-    "reader": Reader,
-}
-"""The fields, of whatever kind, that JSON does not hold as they are."""

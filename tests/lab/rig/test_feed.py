@@ -30,7 +30,7 @@ def test_lines_become_files_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 
 def test_no_more_is_sent_than_may_be(tmp_path: Path) -> None:
-    feed = Feed("", lines(100), {}, {"in-0": tmp_path / "a", "in-1": tmp_path / "b"}, rate=float("inf"))
+    feed = Feed("", lines(100), {}, {"in-0": tmp_path / "a", "in-1": tmp_path / "b"})
     for limit in (10, 10, 30):
         feed.send(limit)
         assert feed.sent == limit
@@ -68,6 +68,6 @@ def test_records_that_were_sent_twice_by_the_client_are_noticed(
     offsets: list[int], is_fine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "_producer", lambda servers: Client(offsets))
-    feed = Feed("", records(6), {"in-0": "topic"}, rate=float("inf"))
+    feed = Feed("", records(6), {"in-0": "topic"})
     with contextlib.nullcontext() if is_fine else pytest.raises(Failed, match="put other records between"):
         feed.send(6)

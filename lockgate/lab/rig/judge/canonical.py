@@ -1,4 +1,4 @@
-"""One form for rows that mean the same, whoever wrote them: what is compared between two writers of JSON.
+"""One form for rows that mean the same, for comparing what two writers of JSON have written.
 
     objects    by the names of their fields, without those that are null
     numbers    as they count: 1, 1.0 and 1E0 are one number; the texts of a double differ between writers in the last of

@@ -11,7 +11,7 @@
     recovery             a fault after which no new row was seen
     tried                a fault that did not strike, or nothing to compare with: such a trial proves nothing
 
-What each guarantee promises; whatever is not promised is counted and told, and decides nothing:
+What each guarantee promises; what is not promised is counted, and decides nothing:
 
                            lost   duplicated   foreign   aborted, split, open
     AT_MOST_ONCE                  never
@@ -19,10 +19,10 @@ What each guarantee promises; whatever is not promised is counted and told, and 
     EXACTLY_ONCE (state)   never               never
     END_TO_END             never  never        never     never
 
-Not every output can be asked all of it (see Keeping): the way of rows is followed where rows stay at their place, and
-order and epochs where rows tell of them. Elsewhere these checkers say that nothing is promised, and nothing holds.
+Not every output can answer all of it (see Keeping): rows can be followed only if they stay at their place, order and
+epochs only if rows name them. Otherwise these checkers say that nothing is promised, and nothing holds.
 
-A checker without enough to go by says unknown, with the reason; it never guesses that something holds.
+A checker without enough evidence says unknown, with the reason; it never guesses that something holds.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
         meant = partial(canonical, form=Form.TYPED if promise.keeping is Keeping.LOG else Form.TOLD)
         wanted, found = (Counter(meant(row.content) for row in rows) for rows in (promise.batch, there))
         if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
-            wanted, found = Counter(wanted.keys()), Counter(found.keys())  # copies are told by another checker
+            wanted, found = Counter(wanted.keys()), Counter(found.keys())  # another checker counts copies
         missing, beyond = wanted - found, found - wanted
         if promise.guarantee < Guarantee.EXACTLY_ONCE:
             tally.note(missing.total() + beyond.total())
@@ -265,7 +265,7 @@ def check_open_transactions(history: History, promises: Promises) -> Finding:
             continue
         written = {row.partition for row in history.read_by(Reader.AFTER, output)}
         if not standings or not written <= {one.partition for one in standings}:
-            tally.doubt(f"nobody looked for open transactions in all partitions of {output!r}")
+            tally.doubt(f"not all partitions of {output!r} were checked for open transactions")
         tally.hold()
         for one in left:
             if promise.keeping is not Keeping.LOG:

@@ -3,11 +3,18 @@
 HOLDS           looked at, with enough to go by, and nothing is wrong
 BROKEN          something is wrong that was promised not to happen
 UNKNOWN         there was not enough to go by; never counts as holding
-NOT_PROMISED    whatever was found, the declared guarantee allows it; it is told, and decides nothing
+NOT_PROMISED    whatever was found, the declared guarantee allows it; it is counted, and decides nothing
+
+Several of them together, as those of a trial or of all trials:
+
+    any broken     -> broken
+    any unknown    -> unknown, and so is nothing at all
+    else           -> holds
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,13 +30,31 @@ class Outcome(Enum):
     NOT_PROMISED = "not promised"
 
 
+_ABOUT_THE_TRIAL = ("tried", "recovery")  # that they hold says nothing of the guarantee
+
+
+def combine(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of several; one that is not promised decides nothing."""
+    found = set(outcomes)
+    if Outcome.BROKEN in found:
+        return Outcome.BROKEN
+    return Outcome.HOLDS if Outcome.HOLDS in found and Outcome.UNKNOWN not in found else Outcome.UNKNOWN
+
+
+def outcome_of(checks: Mapping[str, Outcome]) -> Outcome:
+    """The outcome of a trial, from those of its checkers by name."""
+    outcome = combine(checks.values())
+    told = combine(one for name, one in checks.items() if name not in _ABOUT_THE_TRIAL)
+    return told if outcome is Outcome.HOLDS else outcome
+
+
 @dataclass(frozen=True)
 class Subject:
     """The one row that shows what is wrong."""
 
     output: str
     content: Content
-    trace: Trace | None  # None: nobody knows where it comes from
+    trace: Trace | None  # None: its origin is not known
     reads: tuple[Read, ...] = ()  # none where it was lost
 
 
@@ -55,7 +80,7 @@ class Tally:
         self._unknown: str | None = None
 
     def hold(self) -> None:
-        """An output was looked at; what is wrong with it is told apart from this."""
+        """An output was looked at; what is wrong with it is noted separately."""
         self._has_held = True
 
     def break_(self, reason: str, subject: Subject | None, *, count: int = 1) -> None:

@@ -1,10 +1,10 @@
-"""What an output owes: the rows of the same job undisturbed, under the guarantee that is declared for it.
+"""What an output owes: the rows of the undisturbed job, under the guarantee that is declared for it.
 
-The undisturbed run and the trial get the same events, in the same partitions and the same order, and call topics by the
-names that the job's author gave them: so the trace of a row is the same in both, and rows with equal bytes that come
-of different events can be told apart.
+They come from an undisturbed run, or are computed from the events. An undisturbed run and a trial get the same events,
+in the same partitions and the same order, and name topics by the same labels: so the trace of a row is the same in
+both, and rows with equal bytes that come of different events can be distinguished.
 
-Where undisturbed runs differ from each other (a function that is not deterministic, results that hang on where epochs
+If undisturbed runs differ from each other (a function that is not deterministic, results that depend on where epochs
 end) there is nothing to compare with, and `rows` is None.
 """
 
@@ -56,6 +56,7 @@ class Promise:
     is_placed_by_key: bool = True  # the rows of a key have one partition; not where a column chooses it
     keeping: Keeping = Keeping.LOG
     has_transactions: bool = True  # may something be left open or waiting in it? Not among files
+    tells_epochs: bool = True  # can the epoch of a row be known? Without that, nothing is said of split epochs
 
 
 Promises = Mapping[str, Promise]

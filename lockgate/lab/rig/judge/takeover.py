@@ -13,7 +13,7 @@ from lockgate.lab.rig.judge.promises import Promises
 
 
 def check_takeover(history: History, promises: Promises) -> Finding:
-    """Does no run sign the ledger after another one did? Where nobody read it, nothing is said of it."""
+    """Does no run sign the ledger after another one did? If the ledger was not read, nothing is said of it."""
     tally = Tally("taken over")
     if not any(promise.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE for promise in promises.values()):
         return tally.finding()

@@ -27,7 +27,8 @@ def check_epochs(history: History, promises: Promises) -> Finding:
     epochs = _Epochs.of(history)
     for output, promise in promises.items():
         # Rows of tables and files say nothing of their epochs.
-        if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE or promise.keeping is not Keeping.LOG:
+        is_told = promise.tells_epochs and promise.keeping is Keeping.LOG
+        if promise.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE or not is_told:
             continue
         if doubt := history.doubt(Reader.AFTER) or history.doubt(Reader.ALONG):
             tally.doubt(doubt)

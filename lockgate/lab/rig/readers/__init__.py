@@ -1,1 +1,1 @@
-"""Who reads the outputs of a job under proof: one reader for each kind, and none of them asks the job."""
+"""Readers of a job's outputs: one for each kind of output. None of them asks the job."""

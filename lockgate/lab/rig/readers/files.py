@@ -4,8 +4,8 @@
                     and all behind it count
     less than that  every file counts whose path has no part that begins with `_` or `.`, as Spark and Hive have it
 
-A directory that is not there yet has no rows. A file that counts and is not there has none either: its rows are lost,
-whoever looks for them. The place of a row is its file, numbered as they were first seen, and its number in it.
+A directory that does not exist yet has no rows. A file that counts and does not exist has none either: its rows are
+lost. The place of a row is its file, numbered as they were first seen, and its number in the file.
 """
 
 from __future__ import annotations

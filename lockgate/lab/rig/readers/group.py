@@ -5,10 +5,10 @@ A reader has read everything only if it has read every output to its end, and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from lockgate.lab.rig.history import Fact, Gap, Read, Reader, ReadToEnd, Standing
+from lockgate.lab.rig.history import Fact, Gap, Read, Reader, ReadToEnd
 from lockgate.lab.rig.readers.letters import compared
 from lockgate.lab.rig.readers.output import Clock, Output
 
@@ -18,8 +18,8 @@ class Readers:
     """All of them."""
 
     outputs: tuple[Output, ...]
-    letters: frozenset[str] = frozenset()  # the labels of those that are dead letters
-    run: str = ""  # its name
+    letters: frozenset[str] = frozenset()  # the labels of the outputs that are dead letters
+    names: Mapping[str, str] = field(default_factory=dict)  # of the run, and what they are called in every run
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ class Readers:
         return tuple(label for output in self.outputs for label in output.labels)
 
     def clear(self) -> None:
-        """Remove what an earlier run of the same name left; also to be called when a run is over."""
+        """Remove what an earlier run of the same name left; a run calls it at its end, too."""
         for output in self.outputs:
             output.clear()
 
@@ -36,8 +36,12 @@ class Readers:
         for output in self.outputs:
             output.start_along(clock)
 
+    def seen(self) -> list[Read]:
+        """The rows that were seen so far."""
+        return [fact for output in self.outputs for fact in [*output.seen()] if isinstance(fact, Read)]
+
     def finish_along(self, clock: Clock) -> list[Fact]:
-        """All is over: read to the end. Everything that was seen."""
+        """The job is over: read to the end. Everything that was seen."""
         return self._ended(Reader.ALONG, [fact for output in self.outputs for fact in output.finish_along()], clock)
 
     def after(self, clock: Clock) -> list[Fact]:
@@ -48,13 +52,13 @@ class Readers:
         """Everything that was ever written into outputs that have a log."""
         return self._ended(Reader.LOG, [fact for output in self.outputs for fact in output.log(clock)], clock)
 
-    def standing(self, clock: Clock) -> list[Standing]:
+    def standing(self, clock: Clock) -> list[Fact]:
         """What is left open."""
         return [one for output in self.outputs for one in output.standing(clock)]
 
     def _ended(self, reader: Reader, facts: Sequence[Fact], clock: Clock) -> list[Fact]:
         told = [
-            compared(fact, self.run) if isinstance(fact, Read) and fact.output in self.letters else fact
+            compared(fact, self.names) if isinstance(fact, Read) and fact.output in self.letters else fact
             for fact in facts
         ]
         has_gap = any(isinstance(fact, Gap) for fact in told)

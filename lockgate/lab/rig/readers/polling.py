@@ -1,13 +1,13 @@
 """An output that is looked at again and again: a table, or a directory.
 
-A look gives the rows that are there at one moment. Between two looks rows may come and go unseen, so nothing is said of
-what no look saw; what is said of what it saw hangs on how rows are kept (see Keeping):
+A look gives the rows of one moment. Between two looks rows may come and go unseen, so nothing is said of what no look
+saw. What a look saw means different things, depending on how rows are kept (see Keeping):
 
-    ADDED      a row has a place of its own for good: one that was seen there and is not there in the end is gone
-    REPLACED   rows give way to others of their key: what was seen on the way tells only that the job moves
+    ADDED      a row keeps its place permanently: a row that was seen and is not there in the end is gone
+    REPLACED   rows give way to others of their key: what was seen on the way shows only that the job makes progress
 
-A server that is away, and a file that is locked, are no gap: the next look sees what has come meanwhile. Only the last
-look, when all is over, has to succeed.
+A server that is away, and a file that is locked, are no gap: the next look sees what has come. Only the last look, when
+the job is over, has to succeed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from lockgate.lab.rig.history import Fact, Gap, Read, Reader
@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Away(Exception):
-    """Nobody can look just now."""
+    """The output cannot be read at this moment."""
 
 
 class Seen(NamedTuple):
@@ -49,9 +49,9 @@ class Polled(Output):
 
     @abstractmethod
     def look(self, known: Collection[Hashable]) -> Iterable[Seen]:
-        """The rows of this moment, but for versions that are known; none where there is no table yet.
+        """The rows of this moment without the versions that are known; none if there is no table yet.
 
-        Raises Away where nobody can look now.
+        Raises Away if the output cannot be read at this moment.
         """
 
     def release(self) -> None:
@@ -62,13 +62,16 @@ class Polled(Output):
         self._poller = _Poller(self, clock)
         self._poller.start()
 
+    def seen(self) -> Sequence[Fact]:
+        return () if self._poller is None else self._poller.facts
+
     def finish_along(self) -> list[Fact]:
         return [] if self._poller is None else self._poller.finish()
 
     def after(self, clock: Clock) -> list[Fact]:
         try:
             rows = look_patiently(self)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody has read to the end
+        except Exception as error:  # noqa: BLE001 - whatever it is, the output was not read to its end
             return [Gap(Reader.AFTER, _told(self._label, error), clock())]
         finally:
             self.release()
@@ -93,7 +96,7 @@ class Polled(Output):
 
 
 def look_patiently(output: Polled, known: Collection[Hashable] = ()) -> list[Seen]:
-    """What is there, once somebody can look."""
+    """What is there, as soon as the output can be read."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -105,17 +108,17 @@ def look_patiently(output: Polled, known: Collection[Hashable] = ()) -> list[See
 
 
 class _Poller(threading.Thread):
-    """Looks until all is over, and then once more."""
+    """Looks until the job is over, and then once more."""
 
     def __init__(self, output: Polled, clock: Clock) -> None:
-        super().__init__(name=f"lockgate-proof-reader-{output.label}", daemon=True)
+        super().__init__(name=f"lockgate-rig-reader-{output.label}", daemon=True)
         self._output, self._clock = output, clock
-        self._facts: list[Fact] = []
+        self.facts: list[Fact] = []
         self._known: set[Hashable] = set()
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Until it is told that all is over; the look after that is the last one."""
+        """Look until the job is over; the look after that is the last one."""
         try:
             while not self._is_over.wait(_EVERY_SECONDS):
                 try:
@@ -124,7 +127,7 @@ class _Poller(threading.Thread):
                     continue
             self._note(look_patiently(self._output, self._known))
         except Exception as error:  # noqa: BLE001 - a reader that died saw nothing more, and that has to be known
-            self._facts.append(Gap(Reader.ALONG, _told(self._output.label, error), self._clock()))
+            self.facts.append(Gap(Reader.ALONG, _told(self._output.label, error), self._clock()))
         finally:
             self._output.release()
 
@@ -132,7 +135,7 @@ class _Poller(threading.Thread):
         """All that it has seen."""
         self._is_over.set()
         self.join()
-        return self._facts
+        return self.facts
 
     def _note(self, rows: Iterable[Seen]) -> None:
         rows = list(rows)  # all of one look, or none
@@ -140,8 +143,8 @@ class _Poller(threading.Thread):
         for row in rows:
             self._known.add(row.version)
             if self._output.keeping is Keeping.REPLACED:
-                row = row._replace(offset=len(self._facts))  # every value that is seen under a key is one of its own
-            self._facts.append(self._output.as_read(row, Reader.ALONG, at_seconds))
+                row = row._replace(offset=len(self.facts))  # every value that is seen under a key is one of its own
+            self.facts.append(self._output.as_read(row, Reader.ALONG, at_seconds))
 
 
 def _told(label: str, error: Exception) -> str:

@@ -1,7 +1,7 @@
 """A row of a table or a file as a fact holds it: JSON, always written the same way.
 
-Keys are sorted. Of numbers only whole ones stay numbers: a decimal, a fraction and a time are told as text, so that
-nothing is rounded on the way. Bytes are told in hexadecimal.
+Keys are sorted. Only whole numbers stay numbers: a decimal, a fraction and a time become text, so that nothing is
+rounded on the way. Bytes are hexadecimal.
 """
 
 from __future__ import annotations

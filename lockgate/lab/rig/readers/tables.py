@@ -1,8 +1,8 @@
 """Tables of PostgreSQL and SQLite: read by their own client libraries, in transactions as short as a statement.
 
-A table that is not there yet has no rows. The place of a row that was added is where it lies, which stays the same as
-long as nobody moves it: its page and line in PostgreSQL, its rowid in SQLite. No reader of ours writes, or waits for a
-lock that a writer would wait for.
+A table that does not exist yet has no rows. The place of an added row is where it is stored, which does not change
+unless the table is rewritten: its page and line in PostgreSQL, its rowid in SQLite. No reader of ours writes, or waits
+for a lock that a writer would wait for.
 
 Left behind, when the job has recovered, may be
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lockgate.errors import Failed
-from lockgate.lab.rig.history import Standing
+from lockgate.lab.rig.history import Fact, Standing
 from lockgate.lab.rig.judge.promises import Keeping
 from lockgate.lab.rig.readers.output import Clock
 from lockgate.lab.rig.readers.polling import Away, Polled, Seen
@@ -65,7 +65,7 @@ class PostgresRows(Polled):
         rows = SQL(
             f"SELECT {version}, row_to_json({{one}})::text FROM {{}} AS {{one}} WHERE {version} <> ALL (%s::text[])"
         )
-        statement = rows.format(Identifier(self._table), one=Identifier("row of a proof"))
+        statement = rows.format(Identifier(self._table), one=Identifier("row of a trial"))
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -95,7 +95,7 @@ class PostgresRows(Polled):
                 for (name,) in staged.fetchall():
                     connection.execute(SQL("DROP TABLE IF EXISTS {}").format(Identifier(name)))
 
-    def standing(self, clock: Clock) -> list[Standing]:
+    def standing(self, clock: Clock) -> list[Fact]:
         deadline = time.monotonic() + _SETTLING_SECONDS
         with self._asked() as connection:
             while (left := self._left(connection)) and time.monotonic() < deadline:
@@ -124,7 +124,7 @@ class PostgresRows(Polled):
             self._dsn,
             autocommit=True,
             connect_timeout=_CONNECT_SECONDS,
-            application_name="reader of a proof",
+            application_name="reader of a trial",
             options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
         )
 
@@ -139,7 +139,7 @@ class PostgresRows(Polled):
         except psycopg.Error as error:
             raise Failed(
                 f"PostgreSQL does not answer a reader: {error}",
-                where=f"table {self._table!r} of the proof's PostgreSQL",
+                where=f"table {self._table!r} of the trial's PostgreSQL",
                 fix="see what its log says, and run the trial again",
             ) from error
 
@@ -162,7 +162,9 @@ class SqliteRows(Polled):
                 own = {name.lower() for name in columns}
                 rowid = next(name for name in ("rowid", "_rowid_", "oid") if name not in own)
                 found = connection.execute(f"SELECT {rowid}, * FROM {_quoted(self._table)}").fetchall()
-        except sqlite3.OperationalError as error:  # it is locked, or a driver has died over it and none has mended it
+        except (
+            sqlite3.OperationalError
+        ) as error:  # it is locked, or a driver died in a transaction and no other one has rolled it back
             raise Away(str(error)) from error
         return [
             Seen(version, version[0], key_of(row, self._key), canonical(row))
@@ -176,9 +178,9 @@ class SqliteRows(Polled):
         for path in (self._path, self._journal):
             path.unlink(missing_ok=True)
 
-    def standing(self, clock: Clock) -> list[Standing]:
+    def standing(self, clock: Clock) -> list[Fact]:
         left = int(self._journal.exists() and self._journal.stat().st_size > 0)
-        if not left and self._path.exists():  # over half a transaction nobody reads who may not write
+        if not left and self._path.exists():  # a reader cannot roll back half a transaction
             try:
                 with closing(self._connect()) as connection:
                     tables = connection.execute(

@@ -1,1 +1,1 @@
-"""How faults are done to a running job: some processes do them to themselves at a point, others come from outside."""
+"""How faults strike a running job: a process does it to itself at a point, or it comes from outside."""

@@ -1,4 +1,4 @@
-"""Faults at points of the protocol that a process does to itself: it leaves a mark, and dies or is stopped."""
+"""Faults that a process does to itself at a point of the protocol: it leaves a mark, and dies or stands still."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
 
-_ACTIONS = {
-    Kind.KILL_DRIVER: "kill",
-    Kind.KILL_WORKER: "kill",
-    Kind.KILL_EXECUTOR: "kill-jvm",
-    Kind.PAUSE_DRIVER: "stop",
-    Kind.PAUSE_WORKER: "stop",
-    Kind.TIME_OUT: "stop",
-}
+_ACTIONS = {Kind.KILL_DRIVER: "kill", Kind.KILL_WORKER: "kill", Kind.KILL_EXECUTOR: "kill-jvm"}
+_STANDS_STILL = "stop"
 
 
 def armament(one: Strike, directory: Path, number: int, gate: Path) -> Armament:
-    """What the process is told that does it."""
+    """What the process receives that does it; for faults other than its death it stands still."""
     directory.mkdir(parents=True, exist_ok=True)
     mark = str(directory / f"{number}-{one.point}")
-    return Armament(point=one.point, action=_ACTIONS[one.kind], hit=one.hit, mark=mark, gate=str(gate))
+    action = _ACTIONS.get(one.kind, _STANDS_STILL)
+    return Armament(point=one.point, action=action, hit=one.hit, mark=mark, gate=str(gate))
 
 
 def victim_of(fault: Armament) -> int | None:
-    """The process that has done it; None where it has not happened yet."""
+    """The process that has done it; None if it has not happened yet."""
     try:
         text = Path(str(fault.mark)).read_text().strip()
     except FileNotFoundError:
@@ -37,26 +32,32 @@ def victim_of(fault: Armament) -> int | None:
 
 
 class Armed(Trouble):
-    """Processes that die at points, one gate for all of them; each fault strikes once."""
+    """Processes that die at points, with one gate for all of them; each fault strikes once."""
+
+    directory = "armed"
 
     def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
         self._scene, self._tell = scene, tell
-        directory = scene.marks / "armed"
+        directory = scene.drivers.directory / "marks" / self.directory
         self.gates = [directory / "open"]
-        self._faults = {armament(one, directory, number, self.gates[0]): one for number, one in enumerate(strikes)}
-        self.faults = tuple(self._faults)
-        self._told: set[Armament] = set()
+        self._faults = {  # that have not struck yet
+            armament(one, directory, number, self.gates[0]): one for number, one in enumerate(strikes)
+        }
+        self.faults, self.count = tuple(self._faults), len(strikes)
 
     def step(self) -> None:
-        for fault, one in self._faults.items():
-            if fault not in self._told and (victim := victim_of(fault)) is not None:
-                self._told.add(fault)
+        for fault, one in [*self._faults.items()]:
+            victim = victim_of(fault)
+            if victim is not None and self.is_ready(victim):
+                del self._faults[fault]
+                self.struck += 1
                 self._tell(self._scene.fact(one, f"process {victim}"))
+                self.follow(fault, victim)
 
-    @property
-    def struck(self) -> int:
-        return len(self._told)
+    def is_ready(self, victim: int) -> bool:
+        """Has the process that left its mark come so far that the fault counts?"""
+        return True
 
-    @property
-    def count(self) -> int:
-        return len(self._faults)
+    def follow(self, fault: Armament, victim: int) -> None:
+        """Do what follows."""
+        return

@@ -1,32 +1,37 @@
-"""Processes that stop at a point and wake up later.
+"""Processes that stand still at a point and wake up later.
 
-    a worker               as one that a busy machine has forgotten; the task waits for it
-    a driver, taken over   another driver goes on in the meantime; the first one wakes up as a zombie, and has to end
-    a driver, timed out    the broker gives its transaction up in the meantime; it wakes up alone
+    a worker               as on a busy machine; its task waits for it
+    a driver, taken over   another driver goes on in the meantime; the first one wakes up as a zombie, and has to end.
+                           It stands still itself, or waits for a worker that does
+    a driver, timed out    the broker aborts its transaction in the meantime; it wakes up alone
+    a machine              with all its processes; the job goes on elsewhere, and the task that wakes up has to end
 
-One at a time: nobody else may fall asleep while one sleeps.
+One at a time: no other process stands still while one does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 
 from lockgate.errors import Failed
+from lockgate.faultpoints import Fault as Armament
 from lockgate.kafka.ledgertopic import transactional_id
-from lockgate.lab.rig.drivers import Driver
+from lockgate.lab.rig.drivers import Driver, GiveUp
 from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.troubles.armed import armament, victim_of
+from lockgate.lab.rig.troubles.processes import is_stopped, send
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
+from lockgate.services.processes import Mark
+from lockgate.services.spark import MACHINE
 
-_EPOCHS_ASLEEP = 3
+EPOCHS_ASLEEP = 3
 _IDLE_SECONDS = 3.0
 _WORKER_SECONDS = (1.0, 5.0)
 _LIMIT_SECONDS = 180.0
@@ -36,89 +41,89 @@ class Asleep(Trouble):
     """Faults that stop a process, one after the other."""
 
     def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
-        self._strikes, self._scene, self._tell = strikes, scene, tell
-        directory = scene.marks / "asleep"
+        self._scene, self._tell = scene, tell
+        directory = scene.drivers.directory / "marks" / "asleep"
         self.gates = [directory / f"open-{number}" for number in range(len(strikes))]
         self.faults = tuple(
             armament(one, directory, number, gate)
             for number, (one, gate) in enumerate(zip(strikes, self.gates, strict=True))
         )
-        self._done = 0
+        self._nights = [self._sleep(one, fault) for one, fault in zip(strikes, self.faults, strict=True)]
+        self.count = len(strikes)
 
     def step(self) -> None:
-        if self._done == self.count:
+        if self.struck == self.count:
             return
-        one, victim = self._strikes[self._done], victim_of(self.faults[self._done])
+        for _ in self._nights[self.struck]:
+            return  # it is not over yet
+        self.gates[self.struck].unlink()
+        self.struck += 1
+        if self.struck < self.count:
+            self.gates[self.struck].touch()
+
+    def _sleep(self, one: Strike, fault: Armament) -> Iterator[None]:
+        """Wait for the process to stand still, let pass what has to pass, and wake it up; a look at a time."""
+        while (victim := victim_of(fault)) is None or not is_stopped(victim):
+            yield
         driver = self._scene.drivers.last
-        if victim is None or driver is None or not _is_stopped(victim):
-            return
+        assert driver is not None
         self._tell(self._scene.fact(one, f"process {victim}"))
-        try:
-            if one.kind is Kind.PAUSE_WORKER:
-                self._scene.pause(_WORKER_SECONDS)
-            elif one.kind is Kind.TIME_OUT:
-                self._scene.wait(self._is_given_up, "the end of the transaction's time", seconds=_LIMIT_SECONDS)
-            else:
-                self._take_over(driver)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGCONT)
+        if one.kind is Kind.PAUSE_MACHINE:
+            yield from self._pause_machine(victim)
+            return
         if one.kind is Kind.PAUSE_DRIVER:
-            _expect_its_end(driver)
-        self.gates[self._done].unlink()
-        self._done += 1
-        if self._done < self.count:
-            self.gates[self._done].touch()
+            driver.is_aside = True
+            yield from self._let_epochs_pass()
+        elif one.kind is Kind.TIME_OUT:
+            self._scene.wait(self._is_aborted, "the end of the transaction's time", seconds=_LIMIT_SECONDS)
+        else:
+            self._scene.pause(_WORKER_SECONDS)
+        send(victim, signal.SIGCONT)
+        if one.kind is Kind.PAUSE_DRIVER:
+            self._expect_its_end(driver)
 
-    def _take_over(self, asleep: Driver) -> None:
-        """Let another driver go on."""
+    def _pause_machine(self, worker: int) -> Iterator[None]:
+        machine = Mark(MACHINE, psutil.Process(worker).environ()[MACHINE]).carriers()
+        for process in machine:
+            process.suspend()
+        yield from self._let_epochs_pass()
+        for process in reversed(machine):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        yield from self._let_epochs_pass()
+        # The task has written what it had to write when its process has ended: a task that is refused ends.
+        while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+            yield
+
+    def _let_epochs_pass(self) -> Iterator[None]:
+        """Let the job go on for some epochs; if there are no events for so many, until it is idle."""
         drivers = self._scene.drivers
-        asleep.is_aside = True
-        until = drivers.epochs() + _EPOCHS_ASLEEP
+        until = drivers.epochs() + EPOCHS_ASLEEP
+        while drivers.epochs() < until and not self._is_idle():
+            yield
 
-        def has_gone_on() -> bool:
-            drivers.tend(self.environment())
-            # No more epochs come than there are events for.
-            is_idle = drivers.consumed() >= self._scene.sent() and _is_up_since(drivers.last, _IDLE_SECONDS)
-            return drivers.epochs() >= until or is_idle
+    def _is_idle(self) -> bool:
+        up_at = None if self._scene.running is None else self._scene.running.up_at
+        is_up = up_at is not None and time.monotonic() - up_at > _IDLE_SECONDS
+        return is_up and self._scene.drivers.consumed() >= self._scene.sent()
 
-        self._scene.wait(has_gone_on, "that another driver goes on", seconds=_LIMIT_SECONDS)
-
-    def _is_given_up(self) -> bool:
-        with self._scene.connection() as connection:
+    def _is_aborted(self) -> bool:
+        with contextlib.closing(self._scene.connect()) as connection:
             code, view = connection.describe_transaction(transactional_id(self._scene.name))
         return code == 0 and view.state != "Ongoing"
 
-    @property
-    def struck(self) -> int:
-        return self._done
-
-    @property
-    def count(self) -> int:
-        return len(self.faults)
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    return False
-
-
-def _is_up_since(driver: Driver | None, seconds: float) -> bool:
-    return driver is not None and driver.up_at is not None and time.monotonic() - driver.up_at > seconds
-
-
-def _expect_its_end(driver: Driver) -> None:
-    """A driver that another one took over from has nothing left to do; what one that goes on does is judged."""
-    try:
-        code = driver.process.wait(timeout=_LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        driver.process.kill()
-        driver.process.wait()
-        return
-    if code != 1:
-        raise Failed(
-            f"a driver that another one took over from ended with {code}: {driver.tail(3)}",
-            where=str(driver.words),
-            fix="report this",
-        )
+    def _expect_its_end(self, driver: Driver) -> None:
+        """A driver that another one took over from has to end; if it goes on, what it does is judged."""
+        try:
+            code = driver.process.wait(timeout=_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            told = f"driver {driver.number} went on after another one took over:\n{driver.tail()}"
+            self._scene.drivers.gave_up.append(GiveUp(self._scene.drivers.epochs(), driver.process.returncode, told))
+            return
+        if code != 1:
+            raise Failed(
+                f"a driver that another one took over from ended with {code}: {driver.tail(3)}",
+                where=str(driver.words),
+                fix="report this",
+            )

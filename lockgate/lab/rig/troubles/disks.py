@@ -1,7 +1,7 @@
-"""What disks do to a checkpoint: they are full, or give back less or something else than was written.
+"""What disks do to a checkpoint: they are full, or return less or something else than was written.
 
-A job that cannot go on from what it finds has to say so and stop: then the file is put back, as from a copy, and the
-job runs again. One that goes on instead is judged by what it delivers.
+A job that cannot continue from what it finds has to say so and stop: then the file is restored, as from a copy, and the
+job runs again. A job that continues is judged by what it delivers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _PIECE_BYTES = 1 << 16
 def fill_disk(scene: Scene, strike: Strike) -> str | None:
     """Leave no byte free below the checkpoint until the job has given up, or has stood still for a while."""
     driver = scene.running
-    if scene.checkpoint is None or driver is None:
+    if scene.drivers.checkpoint is None or driver is None:
         return None
-    filler = scene.checkpoint.parent / "filler"
+    filler = scene.drivers.checkpoint.parent / "filler"
     try:
         size = _fill(filler)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -53,11 +53,11 @@ def flip_checkpoint(scene: Scene, strike: Strike) -> str | None:
 
 
 def _damage(scene: Scene, strike: Strike, change: Callable[[bytes], bytes]) -> str | None:
-    if scene.checkpoint is None or kill_driver(scene, strike) is None:
+    if scene.drivers.checkpoint is None or kill_driver(scene, strike) is None:
         return None
     # The JVM of a driver that was killed may still write.
     scene.drivers.mark.kill(KILL_LIMIT)
-    file = _newest(scene.checkpoint / strike.point.lower())
+    file = _newest(scene.drivers.checkpoint / strike.point.lower())
     if file is None:
         return None
     whole, epochs = file.read_bytes(), scene.drivers.epochs()
@@ -65,15 +65,15 @@ def _damage(scene: Scene, strike: Strike, change: Callable[[bytes], bytes]) -> s
     driver = scene.drivers.start({})
     try:
         scene.wait(
-            lambda: driver.process.poll() is not None or scene.drivers.epochs() > epochs + 1,
+            lambda: not driver.is_running or scene.drivers.epochs() > epochs + 1,
             "that the job stops or goes on",
             seconds=_LIMIT_SECONDS,
         )
-        end = "stopped" if driver.process.poll() is not None else "went on"
+        end = "stopped" if not driver.is_running else "went on"
     finally:
-        if driver.process.poll() is not None:
+        if not driver.is_running:
             file.write_bytes(whole)
-    return f"{file.relative_to(scene.checkpoint)}; the job {end}"
+    return f"{file.relative_to(scene.drivers.checkpoint)}; the job {end}"
 
 
 def _newest(directory: Path) -> Path | None:

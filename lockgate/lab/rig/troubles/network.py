@@ -1,4 +1,4 @@
-"""The network between the job and its systems, through proxies of ours; whoever reads and judges does not pass them."""
+"""The network between the job and its systems, through proxies of ours; readers do not use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPLY_LIMIT = timedelta(seconds=30)
 
 
 def cut_network(scene: Scene, strike: Strike) -> str | None:
-    """Nothing passes for a while, and nobody is told."""
+    """Nothing passes for a while, and no connection is closed."""
     with _healed(scene) as proxies:
         for proxy in proxies:
             proxy.cut()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lockgate.lab.rig.faults import Kind, Strike
-from lockgate.lab.rig.troubles import brokers, databases, disks, network, processes, rivals
+from lockgate.lab.rig.troubles import brokers, databases, disks, network, processes
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
 
@@ -14,7 +14,7 @@ _EPOCHS_BETWEEN = (1, 2)
 _INSIDE_SECONDS = (0.0, 0.5)
 
 Deed = Callable[[Scene, Strike], str | None]
-"""Does it; says who was hit, or None where nobody is there yet to be hit."""
+"""Does it; says what was hit, or None if there is nothing to hit yet."""
 
 DEEDS: Mapping[Kind, Deed] = {
     Kind.KILL_DRIVER: processes.kill_driver,
@@ -34,7 +34,7 @@ DEEDS: Mapping[Kind, Deed] = {
     Kind.RESET_NETWORK: network.reset_network,
     Kind.DELAY_NETWORK: network.delay_network,
     Kind.LOSE_REPLY: network.lose_reply,
-    Kind.SECOND_DRIVER: rivals.start_second_driver,
+    Kind.SECOND_DRIVER: processes.start_second_driver,
     Kind.FILL_DISK: disks.fill_disk,
     Kind.TRUNCATE_CHECKPOINT: disks.truncate_checkpoint,
     Kind.FLIP_CHECKPOINT: disks.flip_checkpoint,
@@ -42,10 +42,10 @@ DEEDS: Mapping[Kind, Deed] = {
 
 
 class Outside(Trouble):
-    """Faults that somebody else does."""
+    """Faults that the processes of the job do not do to themselves."""
 
     def __init__(self, strikes: Sequence[Strike], scene: Scene, tell: Tell) -> None:
-        self._left, self._count = list(strikes), len(strikes)
+        self._left, self.count = list(strikes), len(strikes)
         self._scene, self._tell = scene, tell
         self._due = scene.drivers.epochs() + scene.rng.randint(*_EPOCHS_BETWEEN)
 
@@ -59,13 +59,6 @@ class Outside(Trouble):
         hit = DEEDS[one.kind](self._scene, one)
         if hit is not None:
             self._left.pop(0)
+            self.struck += 1
             self._tell(replace(began, process=hit))
             self._due = drivers.epochs() + self._scene.rng.randint(*_EPOCHS_BETWEEN)
-
-    @property
-    def struck(self) -> int:
-        return self._count - len(self._left)
-
-    @property
-    def count(self) -> int:
-        return self._count

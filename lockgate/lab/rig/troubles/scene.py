@@ -6,65 +6,69 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from lockgate.errors import Failed
 from lockgate.kafka.settings import read_settings
+from lockgate.kafka.topics import asked
 from lockgate.kafka.wire import Connection
 from lockgate.lab.rig.drivers import Driver, Drivers
 from lockgate.lab.rig.faults import Strike
 from lockgate.lab.rig.history import Fault
 from lockgate.services.kafkaproxy import KafkaProxy
+from lockgate.services.postgres import Postgres
 from lockgate.services.postgresproxy import PostgresProxy
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
+WHERE = "the Kafka of the trial"
 _LOOK_SECONDS = 0.1
-_WHERE = "the proof's Kafka"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where faults are done. What is None is not there, and nothing can be done to it."""
+    """Where faults strike. What is None is not there, and no fault can strike it."""
 
-    name: str  # of the job at its site
+    name: str  # of the job
     drivers: Drivers
-    stack: Stack
+    servers: str  # of Kafka itself, not of a proxy
     rng: random.Random
-    marks: Path  # a directory for the marks of faults that processes do to themselves
-    sent: Callable[[], int]  # how many events are there for the job
+    sent: Callable[[], int]  # how many events the job has got
     topics: Sequence[str] = ()  # that the job writes
-    checkpoint: Path | None = None
+    stack: Stack | None = None  # whose brokers may be killed
+    postgres: Postgres | None = None
     kafka_proxy: KafkaProxy | None = None
     postgres_proxy: PostgresProxy | None = None
     cluster: SparkCluster | None = None
 
     @property
     def running(self) -> Driver | None:
-        """The driver that runs now; None where there is none."""
-        driver = self.drivers.last
-        return driver if driver is not None and driver.process.poll() is None else None
+        """The driver that runs now."""
+        return self.drivers.running
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """To Kafka itself, past the proxy."""
-        servers = self.stack.status().kafka.servers or ""
-        connection = Connection(read_settings(servers, {}, where=_WHERE), where=_WHERE)
-        try:
-            yield connection
-        finally:
-            connection.close()
+    def connect(self) -> Connection:
+        """Connect to Kafka itself; the caller closes the connection."""
+        return Connection(read_settings(self.servers, {}, where=WHERE), where=WHERE)
+
+    def ends(self, connection: Connection) -> dict[tuple[str, int], int]:
+        """How many records are in each partition of the job's topics, committed or not."""
+        shapes = asked(lambda: connection.shapes([*self.topics]), WHERE)
+        places = [
+            (topic, number, leader) for topic in self.topics for number, leader in enumerate(shapes[topic].leaders)
+        ]
+        return asked(
+            lambda: {(t, n): connection.end_offset((t, n), leader=leader)[1] for t, n, leader in places}, WHERE
+        )
 
     def wait(self, is_there: Callable[[], bool], what: str, *, seconds: float) -> None:
-        """Until something is so; Failed where it takes too long."""
+        """Wait until something is so; Failed if it takes too long."""
         deadline = time.monotonic() + seconds
         while not is_there():
             if time.monotonic() > deadline:
                 raise Failed(
-                    f"{what} did not come about within {seconds:.0f} s",
+                    f"{what} did not happen within {seconds:.0f} s",
                     where=str(self.drivers.directory),
                     fix="see what the drivers say there",
                 )
@@ -75,7 +79,7 @@ class Scene:
         time.sleep(self.rng.uniform(*seconds))
 
     def stop_for(self, pid: int | None, seconds: tuple[float, float]) -> bool:
-        """Stop a process for a while; False where it is not there."""
+        """Stop a process for a while; False if it is not there."""
         if pid is None:
             return False
         try:
@@ -91,6 +95,6 @@ class Scene:
 
     def fact(self, one: Strike, process: str) -> Fault:
         """A fault that has struck."""
-        # A job that keeps no checkpoint counts its epochs anew with every start.
-        epoch = None if self.checkpoint is None else self.drivers.epochs()
+        # A job without a checkpoint counts its epochs from 0 with every start.
+        epoch = None if self.drivers.checkpoint is None else self.drivers.epochs()
         return Fault(one.kind.value, one.point, process, self.drivers.clock(), epoch)

@@ -1,4 +1,4 @@
-"""What befalls a job in one part of a trial."""
+"""What happens to a job in one part of a trial."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from lockgate.faultpoints import as_environment
 from lockgate.lab.rig.history import Fault
 
 Tell = Callable[[Fault], None]
-"""Hears of a fault when it is known to have struck."""
+"""Receives a fault that has struck."""
 
 
 class Trouble(ABC):
-    """Faults of one kind of doing."""
+    """Faults of one kind."""
 
     faults: Sequence[Armament] = ()
-    """Those that processes do to themselves; each has a gate, which stays shut until its time has come."""
+    """What processes do to themselves; each fault has a gate, which stays shut until its time has come."""
 
     gates: Sequence[Path] = ()
 
     of_all: Sequence[Armament] = ()
-    """Those of all troubles of a trial: a driver that is armed for all of them need not be started for the next."""
+    """The faults of all troubles of a trial: a driver that is armed for all of them serves the next trouble, too."""
+
+    count: int = 0  # of its faults
+    struck: int = 0  # how many of them have struck
 
     def environment(self) -> Mapping[str, str]:
-        """What arms the driver that is about to be started."""
-        return as_environment(self.of_all)
+        """What arms the driver that starts next."""
+        return as_environment(self.of_all) if self.of_all else {}
 
     def begin(self) -> None:
         """Its time has come: the first gate opens."""
@@ -44,11 +47,13 @@ class Trouble(ABC):
         """Do what is due now; called many times a second."""
 
     @property
-    @abstractmethod
-    def struck(self) -> int:
-        """How many faults have struck."""
+    def is_over(self) -> bool:
+        """Has everything struck?"""
+        return self.struck == self.count
 
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many there are."""
+
+class Calm(Trouble):
+    """Nothing happens to the job."""
+
+    def step(self) -> None:
+        return

@@ -19,7 +19,6 @@ from lockgate.lab.rig.history import (
     History,
     Ledger,
     Position,
-    Processed,
     Read,
     Reader,
     ReadToEnd,
@@ -73,7 +72,6 @@ def clean() -> Facts:
         facts.append(Standing("out", partition, 0, offset, offset, 21.0))
     for epoch in range(EPOCHS):
         ends = tuple(End("in", partition, (epoch + 1) * EACH) for partition in range(PARTITIONS))
-        facts += [Processed(epoch, int(epoch > 0), ends, SEEN_AT[epoch] - 0.2)]
         facts += [Committed(epoch, int(epoch > 0), ends, SEEN_AT[epoch] - 0.1)]
     facts.append(Ledger((Signed("a", 0), Signed("b", 0), Signed("b", 1), Signed("b", 2)), "", 21.0))
     return [*facts, *(ReadToEnd(reader, 22.0) for reader in Reader)]
@@ -587,6 +585,13 @@ def test_a_job_that_does_not_come_back_is_not_called_sound() -> None:
         fact for fact in clean() if not (isinstance(fact, Read) and fact.reader is Reader.ALONG and fact.at_seconds > 2)
     ]
     assert findings(ended, AT_MOST)["recovery"].outcome is Outcome.UNKNOWN
+
+
+def test_of_rows_whose_epoch_cannot_be_known_nothing_is_said_about_split_epochs() -> None:
+    facts = [replace(fact, epoch=None, trace=None) if isinstance(fact, Read) else fact for fact in clean()]
+    silent = replace(PROMISE, is_ordered=False, rows=tuple(row._replace(trace=None) for row in rows()))
+    assert findings(facts, silent)["split epochs"].outcome is Outcome.UNKNOWN
+    assert findings(facts, replace(silent, tells_epochs=False))["split epochs"].outcome is Outcome.NOT_PROMISED
 
 
 def test_no_new_row_is_owed_after_the_last_one() -> None:

@@ -8,9 +8,8 @@ import pytest
 from lockgate.guarantees import Guarantee
 from lockgate.lab.rig.history import Fact, Fault, Gap, History, Read, Reader, ReadToEnd, Standing, Start
 from lockgate.lab.rig.judge.checkers import check
-from lockgate.lab.rig.judge.findings import Finding, Outcome
+from lockgate.lab.rig.judge.findings import Finding, Outcome, combine
 from lockgate.lab.rig.judge.promises import Keeping, Promise, Row
-from lockgate.proof.verdict import combine
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
 DUE = [("kill postgres", "any moment")]

@@ -39,10 +39,9 @@ def values(facts: list[Fact]) -> list[Any]:
 
 
 def seen_by(output: Files, count: int) -> None:
-    assert output._poller is not None
     deadline = now() + 30
-    while len(output._poller._facts) < count:
-        assert now() < deadline, output._poller._facts
+    while len(output.seen()) < count:
+        assert now() < deadline, output.seen()
         time.sleep(0.05)
 
 

@@ -1,5 +1,7 @@
 """A group of readers has read everything only if each of them has."""
 
+from collections.abc import Sequence
+
 from lockgate.lab.rig.history import Fact, Gap, Read, Reader, ReadToEnd
 from lockgate.lab.rig.readers.group import Readers
 from lockgate.lab.rig.readers.output import Clock, Output
@@ -15,6 +17,9 @@ class Scripted(Output):
     def start_along(self, clock: Clock) -> None:
         return
 
+    def seen(self) -> Sequence[Fact]:
+        return self._facts
+
     def finish_along(self) -> list[Fact]:
         return [*self._facts]
 
@@ -29,3 +34,8 @@ def test_that_all_is_read_is_said_once_and_only_where_nobody_has_a_gap() -> None
     assert whole.after(lambda: 2.0)[-1] == ReadToEnd(Reader.AFTER, 2.0)
     gap = Gap(Reader.ALONG, "b: away", 1.5)
     assert Readers((Scripted("a", row), Scripted("b", gap))).finish_along(lambda: 2.0) == [row, gap]
+
+
+def test_what_is_seen_so_far_are_rows() -> None:
+    row, gap = Read(Reader.ALONG, "a", 0, 0, None, b"{}", None, None, 1.0), Gap(Reader.ALONG, "b: away", 1.5)
+    assert Readers((Scripted("a", row), Scripted("b", gap))).seen() == [row]

@@ -36,10 +36,9 @@ def now() -> float:
 
 def seen_by(output: Polled, count: int, limit_seconds: float = 30.0) -> None:
     """Until the poller has seen so many rows."""
-    assert output._poller is not None
     deadline = now() + limit_seconds
-    while len(output._poller._facts) < count:
-        assert now() < deadline, output._poller._facts
+    while len(output.seen()) < count:
+        assert now() < deadline, output.seen()
         time.sleep(0.05)
 
 

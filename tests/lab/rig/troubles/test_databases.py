@@ -24,15 +24,10 @@ COMMIT = Strike(Kind.LOSE_REPLY, COMMIT_REPLY)
 
 
 @dataclass
-class Services:
-    postgres: Postgres
-
-
-@dataclass
 class Place:
     """What these faults find; a pause lasts until the test has seen what it wants to see."""
 
-    stack: Any
+    postgres: Postgres
     postgres_proxy: PostgresProxy | None = None
     kafka_proxy: None = None
     rng: random.Random = field(default_factory=lambda: random.Random(1))
@@ -45,7 +40,7 @@ class Place:
 @pytest.fixture
 def scene(server: Postgres) -> Iterator[Place]:
     with PostgresProxy(server) as proxy:
-        yield Place(Services(server), proxy)
+        yield Place(server, proxy)
 
 
 def answer_seconds(dsn: str) -> float:
@@ -107,7 +102,7 @@ def test_a_stopped_server_says_nothing_and_then_goes_on(scene: Place, server: Po
 
 
 def test_a_server_that_is_not_there_cannot_be_struck(server: Postgres, tmp_path: Any) -> None:
-    none = Place(Services(Postgres(directory=tmp_path, port=1, password="none")))
+    none = Place(Postgres(directory=tmp_path, port=1, password="none"))
     assert databases.kill_postgres(none, STRIKE) is None
     assert databases.pause_postgres(none, STRIKE) is None
 
