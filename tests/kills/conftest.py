@@ -1,6 +1,7 @@
 """What the tests of kills share; the modules beside this file are found by their names."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +11,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import kill_table
-from kill_harness import Result, Trial, Trouble
+from kill_matrix import Case
+from kill_trial import KillTrial, Result
 from kill_workloads import WORKLOADS
 
+from lockgate.guarantees import Guarantee
+from lockgate.lab.rig.faults import Kind
+from lockgate.proof.report import Report
+from lockgate.proof.settings import Settings
+from lockgate.proof.verdict import Verdict
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
 TABLE = Path(__file__).parents[2] / ".lockgate" / "prove-all.json"
+COMMAND = "make prove-all"
 
 _results: list[Result] = []
 
@@ -50,31 +57,60 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 def trial(
     tmp_path: Path, results: list[Result], capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> Callable[..., Result]:
-    """Runs a job under a trouble, tells how it goes and keeps what came of it."""
-    is_long = request.node.get_closest_marker("prove") is not None
+    """Runs the job of a case under its faults, shows the progress, and keeps the result."""
+    get = request.getfixturevalue
 
-    def run(
-        servers: str, workload: str, trouble: Trouble, *, seed: int, kind: type[Trial] = Trial, **more: Any
-    ) -> Result:
+    def run(case: Case, **more: Any) -> Result:
         def say(text: str) -> None:
-            with capfd.disabled() if is_long else contextlib.nullcontext():
+            with contextlib.nullcontext() if case.is_("sample") else capfd.disabled():
                 print(text, flush=True)
 
-        made = kind(servers, WORKLOADS[workload], trouble, tmp_path / "trial", seed, say=say, **more)
+        workload, servers = WORKLOADS[case.workload], get("kafka")
+        if case.has(Kind.KILL_BROKER):
+            more["stack"] = get("own_stack")
+            servers = servers_of(more["stack"])
+        if workload.has_second:
+            more["second"] = servers_of(get("own_stack"))
+        if case.has(Kind.KILL_POSTGRES):
+            more["postgres"] = get("server")
+        if workload.has_table:
+            more["dsn"] = more["postgres"].dsn if "postgres" in more else get("stack").status().postgres.dsn
+        if case.is_("cluster"):
+            more["cluster"] = get("cluster")
+        made = KillTrial(servers, workload, case, tmp_path / "trial", say=say, **more)
         result = made.run()
-        if not more.get("planted"):  # what is broken on purpose says nothing about Lockgate
+        if not made.planted:  # a job that is broken on purpose says nothing about Lockgate
             results.append(result)
-        if is_long:  # written after each one: a run that is broken off has told what it found
-            kill_table.write(results, TABLE)
-        made.tell(f"{result.kills_total} kills in {result.seconds:.0f} s: {result.verdict}")
+        if not case.is_("sample"):  # written after each trial, so that an interrupted run shows what it found
+            TABLE.parent.mkdir(parents=True, exist_ok=True)
+            TABLE.write_text(json.dumps(report().as_json(), indent=1))
+        made.tell(str(result))
         return result
 
     return run
 
 
+def servers_of(stack: Stack) -> str:
+    servers = stack.status().kafka.servers
+    assert servers is not None
+    return servers
+
+
+class AllKills(Settings):
+    """What is common to all trials here."""
+
+    def replay(self, seed: int, number: int) -> str:
+        return COMMAND
+
+
+def report() -> Report:
+    """All trials so far as one proof."""
+    settings = AllKills("Lockgate", Guarantee.END_TO_END_EXACTLY_ONCE, "tests/kills", {}, {}, "", "", {})
+    return Report(Verdict(settings, tuple(result.judged for result in _results)), {}, COMMAND)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The table of all kills."""
+    """Show all kills as a table."""
     if _results:
         terminalreporter.section("kills")
-        for line in kill_table.as_text(kill_table.table(_results)):
-            terminalreporter.write_line(line)
+        terminalreporter.write_line(report().as_text(width=110))

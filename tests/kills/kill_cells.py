@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from kill_matrix import STEPS
+from kill_workloads import Event
 
 from lockgate.guarantees import Guarantee
 
-STEPS = ("receive", "update state", "emit")
 COLUMNS = ("guarantee", "killed at", "lost?", "state twice?", "output twice?", "processed", "delivered", "in the state")
 QUESTIONS = COLUMNS[2:5]
 # The questions to which a guarantee answers no, whatever fails.
@@ -30,17 +31,17 @@ PROMISED = {
 }
 
 COMMAND = "LOCKGATE_WRITE_DOCS=1 pytest -m prove tests/kills/test_failures.py"
-"""Writes the table anew."""
+"""Writes the table again."""
 
 _TABLE = re.compile(r"(<!-- failures: [^>]*-->\n).*?(<!-- end of failures -->)", re.DOTALL)
-
-Event = dict[str, Any]
-"""`id` and `name`; of a row also `count`, how many events of that name there were."""
 
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The events around a failure: each part was sent when the one before it was done with."""
+    """The events around a failure: each part was sent when the one before it was done with.
+
+    An event has `id` and `name`; a row also `count`, how many events of that name there were.
+    """
 
     before: Sequence[Event]
     in_hand: Sequence[Event]

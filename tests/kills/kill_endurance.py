@@ -11,12 +11,8 @@ Hundreds of thousands of rows are judged, so a reader's findings are arrays, and
 """
 
 import json
-import os
 import random
-import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from array import array
@@ -25,19 +21,19 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psutil
-from kafka.errors import KafkaError
-from kill_harness import Driver, launch
-from kill_reader import as_line, open_consumer
 
-from kafka import KafkaProducer
 from lockgate.kafka.topics import create_topics
-from lockgate.services.processes import Mark, children
+from lockgate.lab.rig import feed as feeding
+from lockgate.lab.rig.drivers import Driver, Drivers
+from lockgate.lab.rig.faults import Kind
+from lockgate.lab.rig.readers.topics import UNCOMMITTED, Along, read_records
+from lockgate.services.processes import children
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
@@ -84,6 +80,14 @@ def partition_of(number: int) -> int:
     return number % KEYS % PARTITIONS
 
 
+def make_records() -> Iterator[feeding.Event]:
+    """All events, without end, as they are sent."""
+    for number in count():
+        event = make_event(number)
+        value = json.dumps(event).encode()
+        yield feeding.Event("in", partition_of(number), event["key"].encode(), value)
+
+
 class Found:
     """What a reader found in one topic, by the number of the event."""
 
@@ -92,9 +96,9 @@ class Found:
         self.facts = array("q")  # two numbers of each event
         self.rows = 0
         self.places = 0  # one number for all places with what stood there, in whatever order they were read
-        self.strange: list[str] = []
+        self.strange: list[bytes] = []
 
-    def add(self, place: tuple[int, int], value: str, *names: str) -> int:
+    def add(self, place: tuple[int, int], value: bytes, *names: str) -> int:
         """Note a row, and these two of its columns; the number of its event."""
         told = json.loads(value)
         number = told["id"]
@@ -125,12 +129,17 @@ class Findings:
     totals: Found = field(default_factory=Found)
     copies: Found = field(default_factory=Found)
 
-    def add(self, line: list[Any]) -> None:
-        topic, partition, offset, _, value = line
-        if topic.endswith("-totals"):
-            self.totals.add((partition, offset), value, "count", "total")
+    def add(self, record: Any) -> None:
+        place = record.partition, record.offset
+        if record.topic.endswith("-totals"):
+            self.totals.add(place, record.value, "count", "total")
         else:
-            self.copies.add((partition, offset), value, "amount", "amount")
+            self.copies.add(place, record.value, "amount", "amount")
+
+    @property
+    def rows(self) -> int:
+        """How many there are in both."""
+        return self.totals.rows + self.copies.rows
 
     def delivered(self, sent: int) -> tuple[int, int, int]:
         """Of so many events: once in both topics at the least, more often in one at the most, missing in one."""
@@ -171,34 +180,12 @@ def judge(sent: list[tuple[int, int]], along: Findings, after: Findings) -> list
         ]
         if others:
             wrong.append(f"totals: {len(others)} events have another count or sum than in a batch, e.g. {others[:3]}")
-    for name, meanwhile, found in (("totals", along.totals, after.totals), ("copies", along.copies, after.copies)):
-        if (meanwhile.rows, meanwhile.places) != (found.rows, found.places):
+    for name, seen, found in (("totals", along.totals, after.totals), ("copies", along.copies, after.copies)):
+        if (seen.rows, seen.places) != (found.rows, found.places):
             wrong.append(
-                f"{name}: who read meanwhile saw {meanwhile.rows} rows, other ones than the {found.rows} there"
+                f"{name}: the reader that read along saw {seen.rows} rows, other ones than the {found.rows} there"
             )
     return wrong
-
-
-def read_all(servers: str, topics: list[str], isolation: str) -> Iterator[list[Any]]:
-    """Every record of these topics, from the first to the end that is there now."""
-    consumer, places = open_consumer(servers, topics, isolation="read_uncommitted")
-    try:
-        ends = consumer.end_offsets(places)
-    finally:
-        consumer.close()
-    consumer, places = open_consumer(servers, topics, isolation=isolation)
-    try:
-        for place in places:
-            consumer.seek(place, 0)
-        moved_at = time.monotonic()
-        # A transaction that is left open would hide what is behind it: then the end is never reached.
-        while any(consumer.position(place) < ends[place] for place in places):
-            assert time.monotonic() - moved_at < 120, f"a reader with {isolation} does not reach the end: {ends}"
-            for records in consumer.poll(timeout_ms=200).values():
-                moved_at = time.monotonic()
-                yield from map(as_line, records)
-    finally:
-        consumer.close()
 
 
 # -- the job, with its sender and its reader ----------------------------------------------------------------------
@@ -208,124 +195,94 @@ class Sender:
     """Sends events all along, at a steady rate, in a thread of its own.
 
     The client has been seen to send a batch twice when a broker died with it on its way. So nothing of ours is on its
-    way when a broker is killed: who kills one holds `settled`.
+    way when a broker is killed: the outsider holds `settled`.
     """
 
     def __init__(self, servers: str, topic: str) -> None:
-        self.sent = 0
         self.settled = threading.Lock()
-        self._topic = topic
-        self._producer = KafkaProducer(bootstrap_servers=servers, acks="all", enable_idempotence=True, linger_ms=5)
+        self._feed = feeding.Feed(servers, make_records(), {"in": topic})
         self._is_over = threading.Event()
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sender")
+        self._sending: Future[None] | None = None
+
+    @property
+    def sent(self) -> int:
+        """How many events are in the topic."""
+        return self._feed.sent
 
     def send(self, count: int) -> None:
-        """Send the next events; each is in the topic when this returns."""
+        """Send the next events at once."""
         with self.settled:
-            futures = []
-            for number in range(self.sent, self.sent + count):
-                event = make_event(number)
-                futures.append(
-                    self._producer.send(
-                        self._topic,
-                        key=event["key"].encode(),
-                        value=json.dumps(event).encode(),
-                        partition=partition_of(number),
-                    )
-                )
-            for future in futures:
-                future.get(timeout=PATIENCE_SECONDS)
-            self.sent += count
+            self._feed.send(self.sent + count)
 
     def start(self, rate: int) -> None:
         """Send so many events a second from now on."""
-        self._thread = threading.Thread(target=self._keep_sending, args=(rate,), name="sender", daemon=True)
-        self._thread.start()
+        self._feed.rate = rate
+        self._sending = self._threads.submit(self._keep_sending)
 
     def stop(self) -> None:
         """Send no more; raises what sending has failed with."""
         self._is_over.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
+        if self._sending is not None:
+            self._sending.result()
 
     def close(self) -> None:
-        with suppress(KafkaError, TimeoutError):
-            self.stop()
-        self._producer.close(timeout=10)
+        self._is_over.set()
+        self._threads.shutdown(wait=True)
+        self._feed.close()
 
-    def _keep_sending(self, rate: int) -> None:
-        try:
-            last = time.monotonic()
-            while not self._is_over.wait(0.1):
-                now = time.monotonic()
-                # What could not be sent while the broker was away does not come in a rush afterwards.
-                count = int(rate * min(1.0, now - last))
-                last = now
-                self.send(count)
-        except (KafkaError, TimeoutError) as error:
-            self._error = error
+    def _keep_sending(self) -> None:
+        while not self._is_over.wait(0.1):
+            with self.settled:
+                self._feed.send(float("inf"))
 
 
 @dataclass
 class Site:
-    """The job on its way: its supervisor, the sender, and the reader that reads all the while."""
+    """The job under way: its supervisor, the sender, and the reader that reads all the while."""
 
     servers: str
     directory: Path
     cluster: SparkCluster
-    checkpoint: str | None = None
+    checkpoint: str | None = None  # on a file system of Hadoop
     name: str = field(default_factory=lambda: f"endure-{uuid4().hex[:8]}")
-    along: Findings = field(default_factory=Findings)
 
     def __post_init__(self) -> None:
         self.topics = [f"{self.name}-totals", f"{self.name}-copies"]
-        self._mark = Mark("LOCKGATE_TEST_TRIAL", uuid4().hex)
-        self._read_to = 0
-        self._came_at = time.monotonic()
-        self.silence = 0.0  # the longest time in which no row came, since somebody set this to nothing
-        self._run: Driver | None = None
-        self._reader: subprocess.Popen[bytes] | None = None
+        self.found = Findings()
+        self.along = Along(self.servers, self.topics, self.found.add)
+        self.silence = 0.0  # the longest time in which no row came; the test resets it
+        self._rows, self._came_at = 0, time.monotonic()
+        self.drivers = Drivers(
+            job_file=self.directory / "job.py",
+            parameters={"servers": self.servers, "name": self.name},
+            directory=self.directory,
+            checkpoint=self.directory / "checkpoint" if self.checkpoint is None else None,
+            labels={},
+            master=self.cluster.master,
+            options=() if self.checkpoint is None else ("--checkpoint", self.checkpoint),
+            is_supervised=True,
+        )
 
     @contextmanager
     def running(self) -> Iterator["Site"]:
         """Everything is started, and nothing of it is left in the end."""
         self.directory.mkdir(parents=True, exist_ok=True)
         create_topics(self.servers, [f"{self.name}-in", *self.topics], partitions=PARTITIONS, where="test")
-        (self.directory / "job.py").write_text(JOB)
+        self.drivers.job_file.write_text(JOB)
         self.sender = Sender(self.servers, f"{self.name}-in")
         try:
-            self._start_reader()
-            command = [sys.executable, "-m", "lockgate.cli.main", "run", "job.py", "--master", self.cluster.master]
-            command += ["-p", f"servers={self.servers}", "-p", f"name={self.name}"]
-            command += [] if self.checkpoint is None else ["--checkpoint", self.checkpoint]
-            self._run = launch(command, self.directory, "run.log", {self._mark.name: self._mark.value})
+            self.along.start()
+            self.drivers.start({})
             yield self
         finally:
-            left = self._mark.kill(timedelta(seconds=30))
-            for process in (self._reader, self._run and self._run.process):
-                if process is not None:
-                    process.wait(timeout=30)
+            self.drivers.kill()
             self.sender.close()
-            assert not left, f"processes {left} do not die"
-
-    def _start_reader(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("kill_reader.py")), self.servers, "read_committed"]
-        with (self.directory / "reader.log").open("wb") as log:
-            self._reader = subprocess.Popen(
-                [*command, str(self.directory / "seen"), *self.topics],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, self._mark.name: self._mark.value},
-            )
 
     @property
     def run(self) -> Driver:
         """`lockgate run`: the supervisor's process."""
-        assert self._run is not None
-        return self._run
+        return self.drivers.all[0]
 
     @property
     def driver(self) -> psutil.Process | None:
@@ -336,37 +293,21 @@ class Site:
     @property
     def restarts(self) -> list[str]:
         """What the supervisor has said whenever it started the driver again."""
-        return [line for line in self.run.output.read_text(errors="replace").splitlines() if line.startswith(RESTART)]
+        return [line for line in self.run.words.read_text(errors="replace").splitlines() if line.startswith(RESTART)]
 
     def look(self) -> Findings:
         """What the reader has found so far; the job and the reader have to be alive."""
-        assert self.run.process.poll() is None, f"`lockgate run` has ended:\n{self.run.tail(40)}"
-        assert self._reader is not None
-        assert self._reader.poll() is None, f"the reader died: {(self.directory / 'reader.log').read_text()[-2000:]}"
-        return self._read_on()
-
-    def _read_on(self) -> Findings:
-        file = self.directory / "seen"
-        if file.exists():
-            with file.open("rb") as lines:
-                lines.seek(self._read_to)
-                text = lines.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read_to += len(whole)
-            for line in whole.splitlines():
-                self.along.add(json.loads(line))
-            now = time.monotonic()
-            self.silence = max(self.silence, now - self._came_at)
-            self._came_at = now if whole else self._came_at
-        return self.along
+        assert self.run.is_running, f"`lockgate run` has ended:\n{self.run.tail(40)}"
+        assert not self.along.error, f"the reader died: {self.along.error}"
+        rows, now = self.found.rows, time.monotonic()
+        self.silence = max(self.silence, now - self._came_at)
+        if rows != self._rows:
+            self._rows, self._came_at = rows, now
+        return self.found
 
     def await_rows(self, sent: int) -> None:
-        """Wait until so many events have come out; an end of this waiting is left to the verdict."""
-        before, moved_at = -1, time.monotonic()
-        while (missing := self.look().delivered(sent)[2]) and time.monotonic() - moved_at < PATIENCE_SECONDS:
-            rows = self.along.totals.rows + self.along.copies.rows
-            if rows != before:
-                before, moved_at = rows, time.monotonic()
+        """Wait until so many events have come out; if they do not, the verdict says so."""
+        while (missing := self.look().delivered(sent)[2]) and time.monotonic() - self._came_at < PATIENCE_SECONDS:
             time.sleep(0.1)
         if missing:
             print(f"{missing} events have not come out:\n{self.run.tail(20)}", flush=True)
@@ -374,23 +315,19 @@ class Site:
     def finish(self) -> list[str]:
         """Send no more, wait for the rest, stop the job as an operator would, and judge."""
         self.sender.stop()
+        self._came_at = time.monotonic()
         self.await_rows(self.sender.sent)
-        self.run.process.send_signal(signal.SIGTERM)
-        code = self.run.process.wait(timeout=PATIENCE_SECONDS)
-        wrong = [] if code == 0 else [f"a stop ended with {code}: {self.run.tail()}"]
+        self.drivers.stop()
+        wrong = [str(one) for one in self.drivers.gave_up]
+        wrong += [f"the reader died: {error}"] if (error := self.along.finish()) else []
         after = Findings()
-        for line in read_all(self.servers, self.topics, "read_committed"):
-            after.add(line)
-        inputs = read_all(self.servers, [f"{self.name}-in"], "read_uncommitted")
-        sent = [(line[1], json.loads(line[4])["id"]) for line in inputs]
+        for record in read_records(self.servers, self.topics):
+            after.add(record)
+        inputs = read_records(self.servers, [f"{self.name}-in"], isolation=UNCOMMITTED)
+        sent = [(record.partition, json.loads(record.value)["id"]) for record in inputs]
         if len(sent) != self.sender.sent:
             wrong.append(f"{self.sender.sent} events were sent, and {len(sent)} are in the topic")
-        deadline = time.monotonic() + 30
-        while self._read_on().totals.rows < after.totals.rows or self.along.copies.rows < after.copies.rows:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-        return [*wrong, *judge(sent, self.along, after)]
+        return [*wrong, *judge(sent, self.found, after)]
 
 
 # -- the outsider, and what is measured ---------------------------------------------------------------------------
@@ -404,23 +341,24 @@ class Outsider:
     """
 
     def __init__(self, site: Site, stack: Stack, seed: int) -> None:
-        self.kills: dict[str, int] = {"driver": 0, "worker": 0, "broker": 0}
+        self.kills = dict.fromkeys((Kind.KILL_DRIVER, Kind.KILL_MACHINE, Kind.KILL_BROKER), 0)
         self._site, self._stack = site, stack
         self._rng = random.Random(seed)
         self._init = ThreadPoolExecutor(max_workers=2, thread_name_prefix="init")
-        self._starting: dict[str, Future[None]] = {}
+        self._starting: dict[Kind, Future[None]] = {}
 
     def close(self) -> None:
         self._init.shutdown(wait=True)
 
-    def strike(self, target: str) -> bool:
+    def strike(self, target: Kind) -> bool:
         """Kill it; False where it does not run just now."""
         started = self._starting.get(target)
         if started is not None:
             if not started.done():
                 return False
             started.result()  # an init system that fails is no failure of the job
-        is_struck = {"driver": self._kill_driver, "worker": self._kill_worker, "broker": self._kill_broker}[target]()
+        deeds = dict(zip(self.kills, (self._kill_driver, self._kill_worker, self._kill_broker), strict=True))
+        is_struck = deeds[target]()
         self.kills[target] += is_struck
         return is_struck
 
@@ -434,24 +372,24 @@ class Outsider:
         if driver is None or not java:
             return False
         both = [driver, java[0]]
-        for process in (both[:1], both[1:], both)[self.kills["driver"] % 3]:
+        for process in (both[:1], both[1:], both)[self.kills[Kind.KILL_DRIVER] % 3]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         return True
 
     def _kill_worker(self) -> bool:
-        index = self.kills["worker"] % self._site.cluster.workers
+        index = self.kills[Kind.KILL_MACHINE] % self._site.cluster.workers
         self._site.cluster.kill_worker(index)
-        self._start_later("worker", lambda: self._site.cluster.start_worker(index))
+        self._start_later(Kind.KILL_MACHINE, lambda: self._site.cluster.start_worker(index))
         return True
 
     def _kill_broker(self) -> bool:
         with self._site.sender.settled:
             self._stack.kill_broker(1)
-        self._start_later("broker", lambda: self._stack.up(postgres=False))
+        self._start_later(Kind.KILL_BROKER, lambda: self._stack.up(postgres=False))
         return True
 
-    def _start_later(self, target: str, start: Callable[[], object]) -> None:
+    def _start_later(self, target: Kind, start: Callable[[], object]) -> None:
         seconds = self._rng.uniform(*AWAY_SECONDS)
 
         def wait_and_start() -> None:
@@ -470,7 +408,7 @@ def measure(site: Site, stack: Stack) -> dict[str, float]:
         "driver": 0.0 if driver is None or not children(driver.pid, SPARK) else _resident([driver.pid]),
         "executors": _resident(site.cluster.executors()),
         "broker": 0.0 if broker is None else _resident([broker]),
-        "checkpoint": sum(_sizes(site.directory / ".lockgate" / "checkpoints" / site.name)) / 2**20,
+        "checkpoint": sum(_sizes(site.directory / "checkpoint")) / 2**20,
     }
     return {name: found for name, found in mib.items() if found}
 
@@ -488,7 +426,7 @@ def _resident(pids: Iterable[int], *, is_deep: bool = True) -> float:
 
 def _sizes(directory: Path) -> Iterator[int]:
     for path in directory.rglob("*"):
-        with suppress(OSError):  # Spark throws its oldest files away meanwhile
+        with suppress(OSError):  # Spark deletes its oldest files at the same time
             yield path.stat().st_size if path.is_file() else 0
 
 

@@ -23,12 +23,11 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kafka.partitioner.default import murmur2
-from kill_checker import Content, Row
 
 PARTITIONS = 4
 LETTERS = "-letters"
@@ -70,10 +69,9 @@ class Workload:
     expect: Callable[[Any], Iterable[tuple[str, str | None, Event]]]  # suffix of the topic, key, value
     key: str | None = "name"  # of the sink
     is_read_by_key: bool = False  # is the name the key of the source's records, which are placed by it?
-    is_stateful: bool = False
-    is_ordered: bool = True
+    is_ordered: bool = True  # do the rows of a key show the order of their events, by an id?
     has_windows: bool = False
-    has_late: bool = False  # do events come too late? Then the answer hangs on the epochs, and is computed from those
+    has_late: bool = False  # do events come too late? Then the answer depends on the epochs, and is computed from them
     guarantee: str = "END_TO_END_EXACTLY_ONCE"
     settings: str = ""  # of the job, as text
     others: tuple[str, ...] = ()  # further outputs, as text: into a table (dsn), files, another cluster (second)
@@ -93,17 +91,35 @@ class Workload:
             columns=columns, body=self.body, outputs=outputs, guarantee=self.guarantee, settings=self.settings
         )
 
-    def topics(self, write: str) -> list[str]:
-        """The topics that come out."""
-        return [write + suffix for suffix in (*self.outputs, *([LETTERS] if self.settings else ()))]
+    @property
+    def suffixes(self) -> list[str]:
+        """Of the topics that it writes."""
+        return [*self.outputs, *([LETTERS] if self.settings else ())]
+
+    def parameters(self, *, servers: str, name: str, read: str, write: str) -> dict[str, str]:
+        """Of the job file."""
+        return {"servers": servers, "name": name, "read": read, "write": write}
+
+    @property
+    def has_table(self) -> bool:
+        """Does it write to PostgreSQL and files, too?"""
+        return _TABLE in self.others
+
+    @property
+    def has_second(self) -> bool:
+        """Does it write to a second Kafka?"""
+        return _SECOND in self.others
 
     def make_events(self, rng: random.Random) -> Iterator[Event]:
         """What is sent."""
         return disorder(events(rng), rng) if self.has_late else events(rng)
 
-    def expected(self, events: list[Event] | list[list[Event]], write: str) -> list[Content]:
-        """The records that have to come out of events, or of epochs of them, each as a reader finds it."""
-        return [(write + suffix, key, canonical(value)) for suffix, key, value in self.expect(events)]
+    def compared(self, row: Event) -> bytes:
+        """A row as it is compared; a letter counts as what it says of its event, whichever epoch it left in."""
+        if "life" in row:
+            event = json.loads(base64.b64decode(row["value"]))
+            row = {"event": event["id"], "step": row["step"], "reason": row["reason"]}
+        return json.dumps(row, sort_keys=True, separators=(",", ":")).encode()
 
     def partition(self, event: Event) -> int:
         """Where an event is sent to: all of one key to one partition."""
@@ -119,11 +135,7 @@ class Workload:
     def finale(self) -> Event | None:
         """What is sent when all else is processed, so that every window closes."""
         last = {"id": -1, "name": "end-0", "amount": 0, "at": (BEGAN + timedelta(days=9)).isoformat()}
-        return last if self.has_windows else None
-
-    def position(self) -> Callable[[Row], Any] | None:
-        """The place of a row's event among those of its key."""
-        return (lambda row: json.loads(row.value)["id"]) if self.is_ordered else None
+        return last if self.has_windows or self.has_late else None
 
 
 def events(rng: random.Random) -> Iterator[Event]:
@@ -143,14 +155,6 @@ def disorder(made: Iterable[Event], rng: random.Random) -> Iterator[Event]:
     """The same events, some of which happened earlier, up to far behind what is waited for."""
     for event in made:
         yield {**event, "at": (_time(event) - rng.choice(DELAYS)).isoformat()}
-
-
-def canonical(value: Any) -> str:
-    """One text for one JSON value; a letter counts as what it says of its event, whichever epoch it left in."""
-    if isinstance(value, dict) and "life" in value:
-        event = json.loads(base64.b64decode(value["value"]))
-        value = {"event": event["id"], "step": value["step"], "reason": value["reason"]}
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _doubled(event: Event) -> Event:
@@ -457,148 +461,68 @@ _TABLE = 'large.to("table", PostgresSink(table=name, dsn=dsn, create=True))'
 _FILES = 'large.to("files", FileSink(files))'
 _SECOND = 'large.to("second", KafkaSink(topic=write, servers=second, key="name"))'
 
+_WINDOWS = f"""
+    sums = (
+        events.event_time("at", lateness="{LATENESS.seconds} seconds")
+        .key_by("name")
+        .window(windows.tumbling("{WINDOW.seconds} seconds"), name="sums")
+        .aggregate(total="sum(amount)", count="count(*)")
+    )
+"""
+
+_SPLIT = '    parts = events.select("id", "name", "amount").split(small="amount < 60", large="amount >= 40")'
+
+_RETRIED = ', tracking=acks(max_attempts=20, backoff="10 milliseconds")'
+_PARTS = {"-small": 'parts["small"]', "-large": 'parts["large"]'}
+_STATES = {"-counts": "counts", "-timers": "slots", "-alarms": "alarms", "-alarms-alone": "alone"}
+_LATES = {"": "sums", "-late": "sums.late", "-sessions": "sessions", "-sessions-late": "sessions.late"}
+_MATCHES = {"": "alarms", "-alone": "alone"}
+_ALL_STATE = _COUNTS + _TIMERS + _ALARMS
+_LARGE, _TOTALS = {"": "large"}, {"": "totals"}
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload(name="keyed", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed),
-        Workload(name="alike", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, is_read_by_key=True),
-        Workload(name="spread", body=_DOUBLE, outputs={"": "large"}, expect=_expect_spread, key=None, is_ordered=False),
+        Workload("keyed", _DOUBLE, _LARGE, _expect_keyed),
+        Workload("alike", _DOUBLE, _LARGE, _expect_keyed, is_read_by_key=True),
+        Workload("spread", _DOUBLE, _LARGE, _expect_spread, key=None, is_ordered=False),
+        Workload("split", _SPLIT, _PARTS, _expect_split),
+        Workload("three systems", _DOUBLE, _LARGE, _expect_keyed, others=(_TABLE, _FILES)),
+        Workload("table and files", _DOUBLE, {}, _expect_keyed, others=(_TABLE, _FILES)),
+        Workload("two clusters", _DOUBLE, _LARGE, _expect_keyed, others=(_SECOND,)),
+        Workload("letters", _LETTERS, _TOTALS, _expect_letters, is_ordered=False, settings=_TO_LETTERS),
+        Workload("rolling", _ROLLING, _TOTALS, _expect_rolling),
+        Workload("windows", _WINDOWS, {"": "sums"}, _expect_windows, is_ordered=False, has_windows=True),
+        Workload("counts", _TIMED + _COUNTS, {"": "counts"}, _expect_counts),
+        Workload("timers", _TIMED + _TIMERS, {"": "slots"}, _expect_timers, is_ordered=False, has_windows=True),
         Workload(
-            name="three systems", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, others=(_TABLE, _FILES)
-        ),
-        Workload(
-            name="table and files",
-            body=_DOUBLE,
-            outputs={},
-            expect=_expect_keyed,
-            others=(_TABLE, _FILES),
-        ),
-        Workload(
-            name="letters",
-            body=_LETTERS,
-            outputs={"": "totals"},
-            expect=_expect_letters,
-            is_stateful=True,
-            is_ordered=False,
-            settings=_TO_LETTERS,
-        ),
-        Workload(
-            name="acks",
-            body=_ACKS,
-            outputs={"": "large"},
-            expect=_expect_keyed,
-            is_ordered=False,
-            guarantee="AT_LEAST_ONCE",
-            settings=_TO_LETTERS + ', tracking=acks(max_attempts=20, backoff="10 milliseconds")',
-        ),
-        Workload(name="two clusters", body=_DOUBLE, outputs={"": "large"}, expect=_expect_keyed, others=(_SECOND,)),
-        Workload(
-            name="split",
-            body='    parts = events.select("id", "name", "amount").split(small="amount < 60", large="amount >= 40")',
-            outputs={"-small": 'parts["small"]', "-large": 'parts["large"]'},
-            expect=_expect_split,
-        ),
-        Workload(
-            name="rolling",
-            body=_ROLLING,
-            outputs={"": "totals"},
-            expect=_expect_rolling,
-            is_stateful=True,
-        ),
-        Workload(
-            name="windows",
-            body=f'    sums = (\n        events.event_time("at", lateness="{LATENESS.seconds} seconds")\n'
-            f'        .key_by("name")\n        .window(windows.tumbling("{WINDOW.seconds} seconds"), name="sums")\n'
-            '        .aggregate(total="sum(amount)", count="count(*)")\n    )',
-            outputs={"": "sums"},
-            expect=_expect_windows,
-            is_stateful=True,
+            "alarms",
+            _TIMED + _ALARMS,
+            {"": "alarms", "-alone": "alone"},
+            _expect_alarms,
             is_ordered=False,
             has_windows=True,
         ),
         Workload(
-            name="counts",
-            body=_TIMED + _COUNTS,
-            outputs={"": "counts"},
-            expect=_expect_counts,
-            is_stateful=True,
+            "state", _TIMED + _COUNTS + _TIMERS + _ALARMS, _STATES, _expect_state, is_ordered=False, has_windows=True
         ),
-        Workload(
-            name="counts, at least once",
-            body=_TIMED + _COUNTS,
-            outputs={"": "counts"},
-            expect=_expect_counts,
-            is_stateful=True,
-            is_ordered=False,
-            guarantee="AT_LEAST_ONCE",
-        ),
-        Workload(
-            name="rolling, exactly once",
-            body=_ROLLING,
-            outputs={"": "totals"},
-            expect=_expect_rolling,
-            is_stateful=True,
-            is_ordered=False,
-            guarantee="EXACTLY_ONCE",
-        ),
-        Workload(
-            name="rolling, at most once",
-            body=_ROLLING,
-            outputs={"": "totals"},
-            expect=_expect_rolling,
-            is_stateful=True,
-            is_ordered=False,
-            guarantee="AT_MOST_ONCE",
-        ),
-        Workload(
-            name="timers",
-            body=_TIMED + _TIMERS,
-            outputs={"": "slots"},
-            expect=_expect_timers,
-            is_stateful=True,
-            is_ordered=False,
-            has_windows=True,
-        ),
-        Workload(
-            name="alarms",
-            body=_TIMED + _ALARMS,
-            outputs={"": "alarms", "-alone": "alone"},
-            expect=_expect_alarms,
-            is_stateful=True,
-            is_ordered=False,
-            has_windows=True,
-        ),
-        Workload(
-            name="state",
-            body=_TIMED + _COUNTS + _TIMERS + _ALARMS,
-            outputs={"-counts": "counts", "-timers": "slots", "-alarms": "alarms", "-alarms-alone": "alone"},
-            expect=_expect_state,
-            is_stateful=True,
-            is_ordered=False,
-            has_windows=True,
-        ),
-        Workload(
-            name="late",
-            body=_LATE,
-            outputs={
-                "": "sums",
-                "-late": "sums.late",
-                "-sessions": "sessions",
-                "-sessions-late": "sessions.late",
-            },
-            expect=_expect_late,
-            is_stateful=True,
-            is_ordered=False,
-            has_windows=True,
-            has_late=True,
-        ),
-        Workload(
-            name="joined",
-            body=_JOINED,
-            outputs={"": "named"},
-            expect=_expect_joined,
-            is_stateful=True,
-            is_ordered=False,
-        ),
+        Workload("late", _LATE, _LATES, _expect_late, is_ordered=False, has_late=True),
+        Workload("joined", _JOINED, {"": "named"}, _expect_joined, is_ordered=False),
+    )
+}
+
+
+def weaker(name: str, workload: str, guarantee: str, settings: str = "") -> Workload:
+    """A workload under a lower guarantee, which promises no order."""
+    return replace(WORKLOADS[workload], name=name, guarantee=guarantee, settings=settings, is_ordered=False)
+
+
+WORKLOADS |= {
+    workload.name: workload
+    for workload in (
+        replace(weaker("acks", "keyed", "AT_LEAST_ONCE", _TO_LETTERS + _RETRIED), body=_ACKS),
+        weaker("counts, at least once", "counts", "AT_LEAST_ONCE"),
+        weaker("rolling, exactly once", "rolling", "EXACTLY_ONCE"),
+        weaker("rolling, at most once", "rolling", "AT_MOST_ONCE"),
     )
 }

@@ -13,10 +13,8 @@ from kill_cells import (
     COMMAND,
     PROMISED,
     QUESTIONS,
-    STEPS,
     Cell,
     Cohorts,
-    Event,
     differences,
     judge,
     load,
@@ -24,34 +22,25 @@ from kill_cells import (
     with_table,
 )
 from kill_failures import CALM, IN_HAND, Failures, make_events
+from kill_matrix import STEPS, Case, cases, fail
+from kill_workloads import Event
 
 from lockgate.guarantees import Guarantee
 
 PAGE = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 STORED = Path(__file__).with_name("failures.json")
 
-SAMPLE = (Guarantee.AT_LEAST_ONCE,)
 
-
-@pytest.mark.prove
-@pytest.mark.parametrize("guarantee", Guarantee, ids=lambda one: str(one.name))
-def test_a_job_that_is_killed_at_each_step_does_what_the_table_says(
-    guarantee: Guarantee, kafka: str, tmp_path: Path
-) -> None:
-    cells = Failures(kafka, guarantee, tmp_path / "job").run()
-    assert [cell.step for cell in cells] == list(STEPS)
+@cases
+def test_a_job_that_is_killed_at_a_step_does_what_the_table_says(case: Case, kafka: str, tmp_path: Path) -> None:
+    guarantee = Guarantee[case.workload]
+    steps = [step for step in STEPS if fail(step, guarantee) in case.strikes]
+    cells = Failures(kafka, guarantee, tmp_path / "job").run(steps)
+    assert [cell.step for cell in cells] == steps
     compare(cells, is_written="LOCKGATE_WRITE_DOCS" in os.environ)
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("guarantee", SAMPLE, ids=lambda one: str(one.name))
-def test_a_job_that_is_killed_when_rows_are_out_does_what_the_table_says(
-    guarantee: Guarantee, kafka: str, tmp_path: Path
-) -> None:
-    compare(Failures(kafka, guarantee, tmp_path / "job").run(["emit"]))
-
-
-def compare(cells: list[Cell], *, is_written: bool = False) -> None:
+def compare(cells: list[Cell], *, is_written: bool) -> None:
     """Cells keep their promises and are as they were before; or they are the new table."""
     for cell in cells:
         require(cell)
@@ -59,7 +48,7 @@ def compare(cells: list[Cell], *, is_written: bool = False) -> None:
         save(STORED, cells)
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), load(STORED)), encoding="utf-8")
     wrong = differences(load(STORED), cells)
-    assert not wrong, "\n".join([*wrong, f"to write it anew: {COMMAND}"])
+    assert not wrong, "\n".join([*wrong, f"to write it again: {COMMAND}"])
 
 
 def require(cell: Cell) -> None:

@@ -13,17 +13,18 @@ import random
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kill_endurance import Findings, Outsider, Site, judge, make_event, measure, partition_of, thirds
+from kill_matrix import Case, cases
 
+from lockgate.lab.rig.faults import Kind
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
 MINUTES = int(os.environ.get("LOCKGATE_MINUTES", "30"))
 RATE = 200
-SEED = 9
-TARGETS = ("driver", "worker", "broker")
 KILLS_WITHIN = 20.0
 """Each of them dies once a minute, at a moment of these first seconds that is drawn once. A driver needs 45 seconds on
 two cores until an epoch is out."""
@@ -39,15 +40,16 @@ MINUTES_TO_COMPARE = 15
 """In less time a few epochs more or less, on a busy machine, say nothing."""
 
 
-@pytest.mark.prove
+@cases
 def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_not_grow(
-    own_stack: Stack, cluster: SparkCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    case: Case, own_stack: Stack, cluster: SparkCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     servers = own_stack.status().kafka.servers
     assert servers is not None
     samples: dict[str, list[float]] = defaultdict(list)
-    chance = random.Random(SEED)
-    moments = sorted((chance.uniform(0, KILLS_WITHIN), target) for target in TARGETS)
+    targets = [kind for kind in Kind if case.has(kind)]
+    chance = random.Random(case.seed)
+    moments = sorted(((chance.uniform(0, KILLS_WITHIN), target) for target in targets), key=lambda one: one[0])
     site = Site(servers, tmp_path / "site", cluster)
 
     def tell(text: str) -> None:
@@ -57,7 +59,7 @@ def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_no
     with site.running():
         site.sender.send(RATE)
         site.await_rows(RATE)  # it runs: the time begins
-        outsider = Outsider(site, own_stack, SEED)
+        outsider = Outsider(site, own_stack, case.seed)
         try:
             site.sender.start(RATE)
             began = time.monotonic()
@@ -83,7 +85,7 @@ def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_no
         tell(f"{name}: {first:.1f} MiB in the first third, {last:.1f} MiB in the last")
     assert not wrong, wrong
     assert site.sender.sent > MINUTES * 60 * RATE / 2, "that was no load"
-    assert outsider.kills == dict.fromkeys(TARGETS, MINUTES)
+    assert outsider.kills == dict.fromkeys(targets, MINUTES)
     assert len(restarts) >= MINUTES
     if MINUTES >= MINUTES_TO_COMPARE:
         assert out > site.sender.sent / 2, "it hardly went on between the kills: this machine is too slow, or busy"
@@ -128,8 +130,8 @@ def found(numbers: list[int], *, wrong_total: int | None = None) -> Findings:
         sums[event["key"]] += event["amount"]
         total = sums[event["key"]] + (number == wrong_total)
         row = {**event, "count": counts[event["key"]], "total": total}
-        findings.add(["job-totals", 0, offset, event["key"], json.dumps(row)])
-        findings.add(["job-copies", 0, offset, event["key"], json.dumps(event)])
+        findings.add(SimpleNamespace(topic="-totals", partition=0, offset=offset, value=json.dumps(row)))
+        findings.add(SimpleNamespace(topic="-copies", partition=0, offset=offset, value=json.dumps(event)))
     return findings
 
 

@@ -9,11 +9,10 @@ from lockgate.kafka.transaction import Transactions
 from lockgate.kafka.wire import Connection
 from lockgate.services.stack import Stack
 
-pytestmark = pytest.mark.prove
-
 LAST_EPOCH = 32_766
 
 
+@pytest.mark.prove
 def test_the_producer_id_is_rotated_and_the_ledger_goes_on(own_stack: Stack) -> None:
     servers = own_stack.status().kafka.servers
     assert servers is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kill_endurance import Site
+from kill_matrix import Case, cases
 
 from lockgate.services.hdfs import Hdfs
 from lockgate.services.spark import SparkCluster
@@ -21,9 +22,9 @@ def lonely(tmp_path: Path) -> Iterator[SparkCluster]:
         yield cluster
 
 
-@pytest.mark.system
+@cases
 def test_another_worker_with_an_empty_disk_goes_on_from_the_state_on_hdfs(
-    kafka: str, hdfs: Hdfs, lonely: SparkCluster, tmp_path: Path
+    case: Case, kafka: str, hdfs: Hdfs, lonely: SparkCluster, tmp_path: Path
 ) -> None:
     site = Site(kafka, tmp_path / "site", lonely, checkpoint=f"{hdfs.uri}/checkpoints/worker-replaced")
     with site.running():
@@ -32,7 +33,7 @@ def test_another_worker_with_an_empty_disk_goes_on_from_the_state_on_hdfs(
         driver, executors = site.driver, lonely.executors()
         assert driver is not None
         assert executors
-        site.sender.send(1000)  # some of these are in the hands of who dies
+        site.sender.send(1000)  # some of these are in the hands of the Worker that dies
         lonely.kill_worker(0)
         shutil.rmtree(lonely.root / "worker-0")
         site.sender.send(1000)
