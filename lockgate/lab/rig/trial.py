@@ -92,7 +92,7 @@ class Trial:
             yield driver
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Do all that until it is over."""
+        """Look again and again until it is over."""
         for _ in self.looks(is_over):
             time.sleep(self.look_seconds)
 
