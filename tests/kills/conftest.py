@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from lockgate.lab.rig.faults import Kind
 from lockgate.proof.report import Report
 from lockgate.proof.settings import Settings
 from lockgate.proof.verdict import Verdict
-from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
 
 TABLE = Path(__file__).parents[2] / ".lockgate" / "prove-all.json"
@@ -33,24 +32,6 @@ _results: list[Result] = []
 def results() -> list[Result]:
     """The results of all trials so far."""
     return _results
-
-
-@pytest.fixture(scope="session")
-def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A broker that may be killed without disturbing other tests."""
-    stack = Stack(tmp_path_factory.mktemp("services"), brokers=1)
-    try:
-        stack.up(postgres=False)
-        yield stack
-    finally:
-        stack.down()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A Master and two Workers, each with an executor of its own."""
-    with SparkCluster(tmp_path_factory.mktemp("spark") / "cluster", workers=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -71,12 +52,10 @@ def trial(
             servers = servers_of(more["stack"])
         if workload.has_second:
             more["second"] = servers_of(get("own_stack"))
-        if case.has(Kind.KILL_POSTGRES):
+        if workload.has_table:  # jobs of other tests must not be in it: a reader looks for what is left open
             more["postgres"] = get("server")
-        if workload.has_table:
-            more["dsn"] = more["postgres"].dsn if "postgres" in more else get("stack").status().postgres.dsn
         if case.is_("cluster"):
-            more["cluster"] = get("cluster")
+            more["cluster"] = get("own_cluster")
         made = KillTrial(servers, workload, case, tmp_path / "trial", say=say, **more)
         result = made.run()
         if not made.planted:  # a job that is broken on purpose says nothing about Lockgate

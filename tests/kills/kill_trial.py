@@ -89,7 +89,7 @@ class KillTrial:
 
     Args:
         stack, postgres: services that may be killed.
-        dsn, second: where else the job writes: a PostgreSQL, another Kafka.
+        second: the servers of another Kafka, if the job writes to one.
         planted: lines for the end of the job file that break the protocol on purpose.
         topics: the reader of topics.
     """
@@ -101,7 +101,6 @@ class KillTrial:
     cluster: SparkCluster | None = None
     stack: Stack | None = None
     postgres: Postgres | None = None
-    dsn: str = ""
     second: str = ""
     planted: str = ""
     topics: type[Topics] = Topics
@@ -150,7 +149,7 @@ class KillTrial:
         job_file = self.directory / "job.py"
         job_file.write_text(self.workload.source() + self.planted)
         parameters = self.workload.parameters(servers=self.servers, name=self.name, read=self.read, write=self.write)
-        others = {"dsn": self.dsn, "files": str(self._files), "second": self.second}
+        others = {"dsn": self.postgres.dsn if self.postgres else "", "files": str(self._files), "second": self.second}
         is_tracked = self.workload.guarantee != "AT_MOST_ONCE"
         self.drivers = drivers = Drivers(
             job_file=job_file,
@@ -194,8 +193,8 @@ class KillTrial:
             yield self.topics(self.servers, self._outputs, inputs=inputs, ledger=ledger)
         if self.second:
             yield self.topics(self.second, {"second": self.write}, inputs=inputs, ledger=ledger)
-        if self.dsn:
-            yield PostgresRows("table", self.dsn, self.name, job=self.name)
+        if self.postgres is not None:
+            yield PostgresRows("table", self.postgres.dsn, self.name, job=self.name)
             yield Files("files", self._files, "parquet", is_exact=True)
 
     def tell(self, text: str) -> None:
@@ -238,7 +237,7 @@ class KillTrial:
                 self.workload.is_ordered and label != f"out{LETTERS}"
             )  # a letter does not show the id of its event
             found[label] = Promise(self.guarantee, owed, is_ordered=is_told, tells_epochs=is_told)
-        if self.dsn:
+        if self.postgres is not None:
             added = tuple(row._replace(key=None) for row in rows["out"])
             found["table"] = Promise(self.guarantee, added, keeping=Keeping.ADDED)
             found["files"] = Promise(self.guarantee, added, keeping=Keeping.ADDED, has_transactions=False)

@@ -1,6 +1,6 @@
 """Jobs from Kafka to Kafka: at least 200 kills, over every point of the protocol and at any moment.
 
-`make test` runs a seeded sample of them, `make prove-all` all; LOCKGATE_KILL_SEED chooses another sample.
+`make test-all` runs a seeded sample of them, `make prove-all` all; LOCKGATE_KILL_SEED chooses another sample.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What the failure of a task does at each of its steps, under each guarantee: the table in docs/GUARANTEES.md.
 
-The table is what the tests have observed: `make prove-all` observes all of it again, `make test` its lines for `emit`,
+The table is what the tests have observed: `make prove-all` observes all of it again, `make test-all` its lines for `emit`,
 where guarantees differ most, and that the page shows what is stored beside this file. It is written by COMMAND.
 """
 

@@ -42,7 +42,7 @@ MINUTES_TO_COMPARE = 15
 
 @cases
 def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_not_grow(
-    case: Case, own_stack: Stack, cluster: SparkCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    case: Case, own_stack: Stack, own_cluster: SparkCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     servers = own_stack.status().kafka.servers
     assert servers is not None
@@ -50,7 +50,7 @@ def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_no
     targets = [kind for kind in Kind if case.has(kind)]
     chance = random.Random(case.seed)
     moments = sorted(((chance.uniform(0, KILLS_WITHIN), target) for target in targets), key=lambda one: one[0])
-    site = Site(servers, tmp_path / "site", cluster)
+    site = Site(servers, tmp_path / "site", own_cluster)
 
     def tell(text: str) -> None:
         with capfd.disabled():
