@@ -1,7 +1,8 @@
 """What the failure of a task does at each of its steps, under each guarantee: the table in docs/GUARANTEES.md.
 
-The table is what the tests have observed: `make prove-all` observes all of it again, `make test-all` its lines for `emit`,
-where guarantees differ most, and that the page shows what is stored beside this file. It is written by COMMAND.
+The table is what the tests have observed. `make prove-all` observes all of it again, `make test-all` a sample: `emit`,
+where guarantees differ most. A test without a job checks that the page shows what is stored in failures.json. COMMAND
+writes both.
 """
 
 import json
