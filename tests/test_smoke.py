@@ -1,0 +1,212 @@
+"""The smoke ring: each source, each sink and each guarantee once, on real services, counted by independent readers.
+
+`make test` runs it. What each part does under faults, with bad input and at its limits is in the tests of that part.
+"""
+
+import json
+import signal
+import socket
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+
+from lockgate import (
+    ConsoleSink,
+    FileSink,
+    FileSource,
+    Guarantee,
+    Job,
+    KafkaSink,
+    KafkaSource,
+    MemorySink,
+    MemorySource,
+    MonitorSink,
+    PostgresSink,
+    SensorSource,
+    SqliteSink,
+    Stream,
+    acks,
+    run,
+    stream,
+)
+from lockgate.files.reading import committed_files
+from support.process import LOCKGATE, parameters, running
+from support.records import count_ids, make_topics, read_json, send, unique
+
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
+EVENTS = 60
+VALUE = "id BIGINT, name STRING"
+EVERY_ID_ONCE = Counter(range(EVENTS))
+
+
+def events() -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"name-{number % 3}"} for number in range(EVENTS)]
+
+
+def run_to_the_end(job: Job, place: Path) -> None:
+    """In several epochs."""
+    checkpoint, log = str(place / "checkpoint"), place / "spark.log"
+    run(job, checkpoint=checkpoint, log_file=log, until_caught_up=True, rows_per_epoch=EVENTS // 3)
+
+
+@pytest.fixture
+def topics(kafka: str) -> tuple[str, str]:
+    """One to read, with the events in it, and one to write."""
+    read, write = make_topics(kafka, unique("smoke-in"), unique("smoke-out"))
+    send(kafka, read, events(), partition=lambda event: event["id"] % 2)
+    return read, write
+
+
+@pytest.fixture
+def read(kafka: str, topics: tuple[str, str]) -> Stream:
+    return stream("events", KafkaSource(topic=topics[0], servers=kafka, value=VALUE))
+
+
+# -- sources ----------------------------------------------------------------------------------------------------------
+
+
+def from_files(place: Path) -> Stream:
+    (place / "events").mkdir()
+    for number in range(0, EVENTS, 20):
+        lines = "\n".join(map(json.dumps, events()[number : number + 20]))
+        (place / "events" / f"{number}.json").write_text(lines)
+    return stream("events", FileSource(path=str(place / "events"), value=VALUE))
+
+
+def from_sensors(place: Path) -> Stream:
+    readings = stream("readings", SensorSource(sensors=1, every="1 second", events=EVENTS, seed=7))
+    return readings.select(id="unix_seconds(at) - unix_seconds(TIMESTAMP '2026-01-01 00:00:00Z')")
+
+
+def from_memory(place: Path) -> Stream:
+    return stream("events", MemorySource([tuple(event.values()) for event in events()], value=VALUE, per_epoch=25))
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("source", [from_files, from_sensors, from_memory], ids=lambda one: one.__name__)
+def test_a_source_that_can_be_replayed_reaches_a_topic_exactly_once(source: Any, kafka: str, tmp_path: Path) -> None:
+    (topic,) = make_topics(kafka, unique("smoke-out"))
+    out = source(tmp_path).to("out", KafkaSink(topic=topic, servers=kafka, key="id"))
+    run_to_the_end(Job(unique("smoke"), out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
+    assert count_ids(kafka, topic) == EVERY_ID_ONCE
+
+
+@contextmanager
+def spoken(lines: list[str]) -> Iterator[int]:
+    """A server that says these lines to each caller and stays on the line; its port."""
+    callers: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    caller, _ = server.accept()
+                except OSError:
+                    return
+                callers.append(caller)
+                caller.sendall("".join(f"{line}\n" for line in lines).encode())
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for caller in callers:
+                caller.close()
+
+
+SOCKET_JOB = """
+from lockgate import Guarantee, Job, KafkaSink, SocketSource, stream
+
+
+def job(port: int, servers: str, write: str) -> Job:
+    events = stream("events", SocketSource(host="127.0.0.1", port=port, value="id BIGINT, name STRING", format="json"))
+    return Job("socket", events.to("out", KafkaSink(topic=write, servers=servers)), guarantee=Guarantee.AT_MOST_ONCE)
+"""
+
+
+@pytest.mark.process
+def test_a_socket_reaches_a_topic_at_most_once(kafka: str, tmp_path: Path) -> None:
+    """In a driver of its own: an at-most-once job tries no task twice."""
+    (topic,) = make_topics(kafka, unique("smoke-out"))
+    (tmp_path / "job.py").write_text(SOCKET_JOB)
+    with spoken([json.dumps(event) for event in events()]) as port:
+        words = ["run", "job.py", "--no-supervise", *parameters(port=port, servers=kafka, write=topic)]
+        with running(*LOCKGATE, *words, cwd=tmp_path) as process:
+            process.wait_for("all rows", lambda: len(count_ids(kafka, topic, isolation="read_uncommitted")) == EVENTS)
+            assert process.end(signal.SIGTERM) == 0, process.text
+    assert count_ids(kafka, topic) == EVERY_ID_ONCE
+
+
+# -- sinks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("spark")
+def test_every_sink_gets_every_row_of_one_job(
+    read: Stream, topics: tuple[str, str], kafka: str, dsn: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    memory, files, database = MemorySink(), tmp_path / "files", tmp_path / "rows.db"
+    at_least_once = {"guarantee": Guarantee.AT_LEAST_ONCE}
+    monitor = MonitorSink(metric="smoke_id", value="id", labels=("id",))
+    job = Job(
+        unique("smoke"),
+        read.to("topic", KafkaSink(topic=topics[1], servers=kafka, key="name")),
+        read.to("table", PostgresSink(table="rows", dsn=dsn, create=True)),
+        read.to("files", FileSink(path=str(files))),
+        read.to("database", SqliteSink(table="rows", path=str(database))),
+        read.to("memory", memory, **at_least_once),
+        read.to("screen", ConsoleSink(), **at_least_once),
+        read.to("monitor", monitor, **at_least_once),
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+    )
+    run_to_the_end(job, tmp_path)
+    assert count_ids(kafka, topics[1]) == EVERY_ID_ONCE
+    with psycopg.connect(dsn) as connection:
+        assert Counter(id for (id,) in connection.execute("SELECT id FROM rows")) == EVERY_ID_ONCE
+    rows = [row for file in committed_files(str(files)) for row in pq.read_table(file).to_pylist()]
+    assert Counter(row["id"] for row in rows) == EVERY_ID_ONCE
+    with closing(sqlite3.connect(database)) as connection:
+        assert Counter(id for (id,) in connection.execute("SELECT id FROM rows")) == EVERY_ID_ONCE
+    assert Counter(row["id"] for row in memory.rows) == EVERY_ID_ONCE
+    assert "name-2" in capfd.readouterr().out
+
+
+# -- guarantees -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("tracking", [None, acks(timeout="1 minute")], ids=["by checkpoint", "by acknowledgement"])
+def test_at_least_once_loses_nothing(
+    tracking: Any, read: Stream, topics: tuple[str, str], kafka: str, tmp_path: Path
+) -> None:
+    out = read.where("id >= 0").to("out", KafkaSink(topic=topics[1], servers=kafka, key="name"))
+    letters = MemorySink()
+    job = Job(unique("smoke"), out, guarantee=Guarantee.AT_LEAST_ONCE, tracking=tracking, dead_letters=letters)
+    run_to_the_end(job, tmp_path)
+    assert set(count_ids(kafka, topics[1])) == set(EVERY_ID_ONCE)
+    assert letters.rows == []
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    "guarantee", [Guarantee.EXACTLY_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE], ids=lambda it: it.name
+)
+def test_exactly_once_counts_every_event_once(
+    guarantee: Guarantee, read: Stream, topics: tuple[str, str], kafka: str, tmp_path: Path
+) -> None:
+    counts = read.key_by("name").rolling(count="count(*)", name="counts")
+    out = counts.to("out", KafkaSink(topic=topics[1], servers=kafka, key="name"))
+    run_to_the_end(Job(unique("smoke"), out, guarantee=guarantee), tmp_path)
+    found = Counter((row["name"], row["count"]) for row in read_json(kafka, topics[1]))
+    assert found == Counter((f"name-{name}", count) for name in range(3) for count in range(1, EVENTS // 3 + 1))
