@@ -34,6 +34,7 @@ from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.run import run
 from support.records import by_key, make_topics, read_json, send
+from support.refusals import require_accepted
 
 EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
@@ -48,10 +49,10 @@ def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
 
 
 def test_an_epoch_is_given_up_only_where_the_ledger_shows_that_it_is_not_out() -> None:
-    refuse_unsafe(entry(2, "of-2"), EPOCH, job="j", where="w")
+    require_accepted(refuse_unsafe, entry(2, "of-2"), EPOCH, job="j", where="w")
     first = Epoch(number=0, digest="of-0", previous_digest=None, query="q")
-    refuse_unsafe(entry(None, None), first, job="j", where="w")
-    refuse_unsafe(None, first, job="j", where="w")
+    require_accepted(refuse_unsafe, entry(None, None), first, job="j", where="w")
+    require_accepted(refuse_unsafe, None, first, job="j", where="w")
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             sys.modules.pop(name, None)
 
 
-def given(write: Write, signature: str, *parameters: str) -> Any:
+def given(write: Write, signature: str, *parameters: str, head: str = HEAD) -> Any:
     """What job() gets for its parameter `x`."""
-    return load_job(write(f"def job({signature}):\n    return make(x)\n"), parameters).tracking
+    return load_job(write(f"def job({signature}):\n    return make(x)\n", head=head), parameters).tracking
 
 
 # Parameters
@@ -237,4 +237,4 @@ def test_a_file_that_ends_the_program_is_refused_and_what_it_prints_is_kept_apar
 
 def test_a_file_beside_the_job_does_not_take_the_place_of_a_library(write: Write, tmp_path: Path) -> None:
     (tmp_path / "kafka.py").write_text("raise RuntimeError('not the library')\n")
-    load_job(write("import kafka\nkafka.KafkaProducer\ndef job():\n    return make()\n"), [])
+    assert given(write, "x=3", head=HEAD + "import kafka\nkafka.KafkaProducer\n") == 3

@@ -81,10 +81,6 @@ class Endless(BaseException):
     """
 
 
-class Broken(AssertionError):
-    """A promise of the protocol does not hold."""
-
-
 # ---- the model of the broker
 
 
@@ -279,15 +275,15 @@ class World:
                     actor.kill()
             for actor in actors:
                 if not isinstance(actor.end, EpochFailed | EpochTooLong | Fenced | LedgerMismatch | None):
-                    raise Broken(f"a driver ended as none should: {actor.end!r}") from actor.end
+                    raise AssertionError(f"a driver ended as none should: {actor.end!r}") from actor.end
             self.is_faulty = False
             self.broker.deliver()
             last = Actor(self, self.drivers)
             while not last.is_over:
                 last.go_on(Turn())
         if last.end is not None:
-            raise Broken(f"a driver that is left alone does not finish: {last.end!r}") from last.end
-        self.check()
+            raise AssertionError(f"a driver that is left alone does not finish: {last.end!r}") from last.end
+        self.require_promises()
 
     def _reach(self, point: FaultPoint) -> None:
         self.reached.add(point)
@@ -295,30 +291,28 @@ class World:
         assert isinstance(actor, Actor)
         actor.pass_point()
 
-    def check(self) -> None:
-        """The promises, of everything that was ever visible."""
+    def require_promises(self) -> None:
+        """They hold for everything that was ever visible."""
         expected = list(range(self.checkpoint.ends[LAST_EPOCH]))
         for name, store in self.stores.items():
-            if store.rows != expected:
-                raise Broken(f"a reader of store {name!r} sees {store.rows} and not {expected}")
+            assert store.rows == expected, f"what a reader of store {name!r} sees"
         for place in PLACES if self.is_kafka_deciding else ():
             seen = [row for where, row in self.broker.rows if where == place]
             wanted = [row for row in expected if PLACES[row % 2] == place]
-            if seen != wanted:
-                raise Broken(f"a reader of {place} sees {seen} and not {wanted}")
+            assert seen == wanted, f"what a reader of {place} sees"
         history = self.broker.history if self.is_kafka_deciding else next(iter(self.stores.values())).history
         for run, at in self.claimed:
             after = [entry.run for entry in history[at:]]
             while after and after[0] == run:
                 after.pop(0)
-            if run in after:
-                raise Broken(f"run {run} lost its claim and committed afterwards")
+            assert run not in after, f"run {run} lost its claim and committed afterwards"
         for before, now in zip([None, *history], history, strict=False):
             out = None if before is None else before.epoch
-            if now.epoch != out and (before is None or before.run != now.run):
-                raise Broken(f"run {now.run} committed epoch {now.epoch} without the claim: {before}")
-            if now.epoch != out and now.epoch != (0 if out is None else out + 1):
-                raise Broken(f"epoch {now.epoch} was committed after epoch {out}")
+            if now.epoch == out:
+                continue
+            has_claim = before is not None and before.run == now.run
+            assert has_claim, f"run {now.run} committed epoch {now.epoch} without the claim: {before}"
+            assert now.epoch == (0 if out is None else out + 1), f"committed after epoch {out}"
 
 
 class Actor(threading.Thread):
@@ -783,7 +777,8 @@ SYSTEMS = {
 }
 
 
-def run(turns: Iterator[Turn], *, systems: str = "kafka", **how: Any) -> World:
+def require_promises(turns: Iterator[Turn], *, systems: str = "kafka", **how: Any) -> World:
+    """Let drivers run by a schedule; whatever happens in it, the promises hold."""
     names, is_kafka_deciding = SYSTEMS[systems]
     how = {"stores": {name: Store() for name in names}, "is_kafka_deciding": is_kafka_deciding} | how
     world = World(turns=turns, **how)
@@ -792,7 +787,7 @@ def run(turns: Iterator[Turn], *, systems: str = "kafka", **how: Any) -> World:
 
 
 def test_an_epoch_without_faults_passes_every_point_of_the_driver() -> None:
-    world = run(iter(()), drivers=1, systems="kafka and two stores")
+    world = require_promises(iter(()), drivers=1, systems="kafka and two stores")
     # Outputs without a transaction are sent before the coordinator is called.
     assert world.reached == {point for point in FaultPoint if not point.is_in_task} - {FaultPoint.SENT}
 
@@ -803,20 +798,20 @@ def test_an_epoch_without_faults_passes_every_point_of_the_driver() -> None:
 def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(
     fault: Fault, can_repeat: bool, systems: str
 ) -> None:
-    steps = run(iter(()), drivers=1, systems=systems).steps
+    steps = require_promises(iter(()), drivers=1, systems=systems).steps
     assert steps > 60
     for at in range(steps):
-        run(iter([*[Turn()] * at, Turn(fault=fault)]), drivers=1, can_repeat=can_repeat, systems=systems)
+        require_promises(iter([*[Turn()] * at, Turn(fault=fault)]), drivers=1, can_repeat=can_repeat, systems=systems)
 
 
 @pytest.mark.parametrize("systems", SYSTEMS)
 @pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.DELAYED, Fault.LOST_ANSWER], ids=lambda one: str(one.name))
 def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool, systems: str) -> None:
-    steps = run(iter(()), drivers=1, systems=systems).steps
+    steps = require_promises(iter(()), drivers=1, systems=systems).steps
     for at in range(0, steps, 3 if systems == "kafka" else 7):  # the others take more steps, each of the same kinds
         for length in (1, 6, 13, 30, 200):
-            run(rivals(at, length, fault), can_repeat=can_repeat, systems=systems)
+            require_promises(rivals(at, length, fault), can_repeat=can_repeat, systems=systems)
 
 
 @settings(
@@ -831,7 +826,7 @@ def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repea
 def test_under_any_schedule_each_epoch_is_seen_once_and_in_order(
     data: bytes, drivers: int, can_repeat: bool, systems: str
 ) -> None:
-    run(iter(Plan(data)), drivers=drivers, can_repeat=can_repeat, systems=systems)
+    require_promises(iter(Plan(data)), drivers=drivers, can_repeat=can_repeat, systems=systems)
 
 
 # ---- and the checks can fail
@@ -905,8 +900,8 @@ def test_the_checks_catch_a_protocol_in_which(mutant: str, told: str) -> None:
     for schedule in schedules:
         with mutated(mutant) as how:
             try:
-                run(schedule, **how)
-            except Broken as broken:
+                require_promises(schedule, **how)
+            except AssertionError as broken:
                 if re.search(told, str(broken)):
                     return
     pytest.fail(f"no schedule showed that {mutant}")

@@ -24,6 +24,7 @@ from lockgate.commit.protocol import (
     too_long,
 )
 from lockgate.errors import EpochFailed, Fenced, InvariantBroken, LedgerMismatch
+from support.refusals import require_accepted
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 MINE, OTHER = "my-run", "other-run"
@@ -112,7 +113,7 @@ def test_another_run_id_stops_whatever_else_the_ledger_says(number: int | None) 
     ],
 )
 def test_a_run_may_claim_a_ledger_that_fits_its_checkpoint(said: Entry | None, asked: Epoch, is_adopting: bool) -> None:
-    check_claim(said, asked, is_adopting=is_adopting, where="here", job="orders")
+    require_accepted(check_claim, said, asked, is_adopting=is_adopting, where="here", job="orders")
 
 
 @pytest.mark.parametrize("said", [None, entry(None)], ids=["no ledger", "nothing is out"])

@@ -20,6 +20,7 @@ from lockgate.kafka.topics import (
     transaction_timeout_ms,
 )
 from lockgate.kafka.wire import Connection, Unanswered
+from support.refusals import require_accepted
 
 
 def told(version: tuple[int, ...] = (4, 3), wanted: int | None = None, **broker: str) -> Any:
@@ -29,7 +30,7 @@ def told(version: tuple[int, ...] = (4, 3), wanted: int | None = None, **broker:
 
 @pytest.mark.parametrize("version", [(3, 6), (3, 9, 1), (4, 0), (4, 3)])
 def test_brokers_that_verify_partitions_are_taken(version: tuple[int, ...]) -> None:
-    refuse_old_broker(told(version), where="here")
+    require_accepted(refuse_old_broker, told(version), where="here")
 
 
 @pytest.mark.parametrize("version", [(), (0, 11), (2, 8), (3, 5), (3, 5, 2)])

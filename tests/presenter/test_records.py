@@ -63,4 +63,4 @@ def test_whatever_an_id_and_a_score_are_the_answer_can_be_written(thing: object)
             id = read(value)
         except Unreadable:
             continue
-        json.dumps({"id": id.encode().decode()}, allow_nan=False)
+        assert json.loads(json.dumps({"id": id.encode().decode()}, allow_nan=False)) == {"id": id}

@@ -86,6 +86,7 @@ def test_a_query_that_runs_holds_its_checkpoint_and_lets_go_when_it_ends(program
     wait_for("progress", lambda: query.lastProgress is not None and is_held(Path(program.checkpoint)))
     query.stop()
     wait_for("the end of the query", lambda: not is_held(Path(program.checkpoint)))
+    assert query.exception() is None
 
 
 def test_any_other_frame_is_written_as_json_with_times_in_utc(program: Program) -> None:

@@ -31,7 +31,9 @@ def test_one_line_proves_a_job_in_a_test_of_a_users_own(pytester: pytest.Pyteste
             assert (verdict.kill_count, verdict.lost, verdict.duplicated) == (2, 0, 0)
         """
     )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1)
+    assert done.ret == 0
 
 
 @pytest.mark.prove
