@@ -2,17 +2,17 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lockgate import faultpoints
-from lockgate.faultpoints import VARIABLE, Fault, FaultPoint, arm, armed, as_environment, reach
+from lockgate.faultpoints import Fault, FaultPoint, arm, armed, as_environment, reach
+from support.process import Process, running
 
 IN_ORDER = [
     "from lockgate.faultpoints import FaultPoint, reach",
@@ -37,14 +37,8 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return sent
 
 
-def run(faults: list[Fault], lines: list[str] = IN_ORDER) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", "\n".join(lines)],
-        env={**os.environ, **as_environment(faults)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def starting(place: Path, faults: list[Fault], lines: list[str] = IN_ORDER) -> AbstractContextManager[Process]:
+    return running(sys.executable, "-c", "\n".join(lines), cwd=place, environ=as_environment(faults))
 
 
 def test_nothing_happens_until_a_fault_is_armed(deaths: list[tuple[int, int]]) -> None:
@@ -138,29 +132,23 @@ def test_a_point_or_an_action_that_does_not_exist_is_an_error() -> None:
         reach(FaultPoint.ADD)
 
 
-def test_a_process_that_is_started_armed_dies_at_its_point() -> None:
-    child = run([Fault("BEFORE_END", "kill", hit=2)])
-    output, _ = child.communicate(timeout=60)
-    assert child.returncode == -signal.SIGKILL
-    assert output.split("\n")[-2] == "before 1"
+@pytest.mark.process
+def test_a_process_that_is_started_armed_dies_at_its_point(tmp_path: Path) -> None:
+    with starting(tmp_path, [Fault("BEFORE_END", "kill", hit=2)]) as child:
+        assert child.end() == -signal.SIGKILL
+    assert child.printed.splitlines()[-1] == "before 1"
 
 
-def test_a_stopped_process_wakes_up_and_goes_on() -> None:
-    child = run([Fault("BEFORE_END", "stop")])
-    try:
-        deadline = time.monotonic() + 30
-        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=30)
-    finally:
-        child.kill()
-    assert child.returncode == 0
-    assert output.split("\n")[-2] == "after 4"
+@pytest.mark.process
+def test_a_stopped_process_wakes_up_and_goes_on(tmp_path: Path) -> None:
+    with starting(tmp_path, [Fault("BEFORE_END", "stop")]) as child:
+        child.wait_for("the stop", lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+        assert child.end(signal.SIGCONT) == 0
+    assert child.printed.splitlines()[-1] == "after 4"
 
 
-def test_a_thread_that_stops_its_process_does_not_go_on_past_the_point() -> None:
+@pytest.mark.process
+def test_a_thread_that_stops_its_process_does_not_go_on_past_the_point(tmp_path: Path) -> None:
     """Epochs are committed in a thread of their own; a signal for the process would often stop it a little later."""
     code = [
         "import os, signal, threading",
@@ -186,11 +174,11 @@ def test_a_thread_that_stops_its_process_does_not_go_on_past_the_point() -> None
         "    os.kill(child, signal.SIGCONT)",
         "    os.waitpid(child, 0)",
     ]
-    child = run([], code)
-    output, _ = child.communicate(timeout=60)
-    assert (child.returncode, output) == (0, "")
+    with starting(tmp_path, [], code) as child:
+        assert (child.end(), child.text) == (0, "")
 
 
+@pytest.mark.process
 def test_the_process_above_the_parent_dies_with_the_worker(tmp_path: Path) -> None:
     """worker <- daemon <- JVM, with a Python process in the place of the JVM."""
     code = "; ".join(
@@ -203,9 +191,5 @@ def test_the_process_above_the_parent_dies_with_the_worker(tmp_path: Path) -> No
             "reach(FaultPoint.HALF) if worker == 0 else time.sleep(2 if daemon == 0 else 60)",
         ]
     )
-    environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
-    top = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    try:
-        assert top.wait(timeout=30) == -signal.SIGKILL
-    finally:
-        top.kill()
+    with starting(tmp_path, [], [code]) as top:
+        assert top.end() == -signal.SIGKILL

@@ -1,15 +1,11 @@
 """What the tests of commands about a ledger share."""
 
-import sys
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "lifecycle"))
-
-from ledger_places import Place, in_files, in_postgres, in_sqlite
+from support.ledgers import Place, in_files, in_postgres, in_sqlite
 
 
 @pytest.fixture(params=["sqlite", "files", pytest.param("postgres", marks=pytest.mark.system)])

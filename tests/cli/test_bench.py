@@ -1,10 +1,7 @@
 """The command `bench` counts what came out, tells facts, and leaves nothing behind."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,14 @@ from lockgate.cli.bench import read_settings
 from lockgate.cli.main import main, make_parser
 from lockgate.kafka.topics import existing_topics
 from lockgate.services.stack import Stack
+from support.process import LOCKGATE, run, running
+from support.waiting import PATIENCE_SECONDS
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "lockgate.cli.main", "bench", *arguments]
-
-
-def environment() -> dict[str, str]:
-    return {key: text for key, text in os.environ.items() if key != "LOCKGATE_HOME"}
+@pytest.fixture(autouse=True)
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a measurement keeps is below the directory that it runs in."""
+    monkeypatch.delenv("LOCKGATE_HOME", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +57,7 @@ def test_the_command_that_is_told_means_the_same(settings: Settings) -> None:
 
 def measure(place: Path, *settings: str) -> Any:
     """What a measurement tells as JSON, once it is done and holds."""
-    done = subprocess.run(
-        command(*settings, "--json"), cwd=place, env=environment(), capture_output=True, text=True, check=False
-    )
+    done = run(*LOCKGATE, "bench", *settings, "--json", cwd=place, seconds=3 * PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["holds"]
@@ -70,6 +65,7 @@ def measure(place: Path, *settings: str) -> Any:
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_path: Path) -> None:
     settings = ("--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--codec", "lz4")
     facts = measure(tmp_path, *settings, "--servers", kafka)
@@ -102,6 +98,7 @@ def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_p
 
 @pytest.mark.prove
 @pytest.mark.system
+@pytest.mark.process
 def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(tmp_path: Path) -> None:
     settings = ("--part", "table", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
     facts = measure(tmp_path, *settings)
@@ -119,6 +116,7 @@ def test_a_small_measurement_of_a_table_counts_by_sql_and_leaves_nothing_behind(
 
 
 @pytest.mark.prove
+@pytest.mark.process
 def test_a_small_measurement_of_at_most_once_delivers_the_same_on_all_sides(kafka: str, tmp_path: Path) -> None:
     settings = ("--part", "at-most-once", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
     facts = measure(tmp_path, *settings, "--servers", kafka)
@@ -147,6 +145,7 @@ def test_a_small_measurement_of_at_most_once_delivers_the_same_on_all_sides(kafk
 
 
 @pytest.mark.prove
+@pytest.mark.process
 def test_a_small_measurement_of_acks_delivers_every_event_on_both_sides(kafka: str, tmp_path: Path) -> None:
     settings = ("--part", "acks", "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1")
     facts = measure(tmp_path, *settings, "--servers", kafka)
@@ -172,17 +171,13 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_an_interrupted_measurement_stops_what_it_started(home: Path) -> None:
-    with subprocess.Popen(
-        command("--events", "50000", "--repeats", "1"), cwd=home, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        told = next(line for line in process.stderr if line.startswith("starting Spark"))
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert children, told
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    assert process.returncode == 130
-    assert "interrupted" in rest
-    assert psutil.wait_procs(children, timeout=30)[1] == []
+    with running(*LOCKGATE, "bench", "--events", "50000", "--repeats", "1", cwd=home) as process:
+        process.wait_for("Spark", lambda: "starting Spark" in process.said)
+        children = process.family
+        assert children, process.said
+        assert process.end(signal.SIGINT) == 130
+        assert "interrupted" in process.said
+        assert psutil.wait_procs(children, timeout=PATIENCE_SECONDS)[1] == []
     assert not (home / ".lockgate" / "bench" / "services").exists()

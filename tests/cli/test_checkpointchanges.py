@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import make_checkpoint
-from ledger_places import Place
 
 from lockgate.cli import main as cli
 from lockgate.commit.ledger import Entry
@@ -18,6 +16,8 @@ from lockgate.runtime.lifecycle.holding import hold
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.savepoints import lay_out
 from lockgate.runtime.lifecycle.tree import LocalTree
+from support.checkpoints import make_checkpoint
+from support.ledgers import Place
 
 
 class Site:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import textwrap
 import time
@@ -15,7 +14,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lockgate import get_state, run
+from lockgate import get_state
 from lockgate.cli import main as cli
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import Failed
@@ -23,6 +22,9 @@ from lockgate.runtime.lifecycle.facts import look_at
 from lockgate.runtime.lifecycle.tree import HadoopTree, LocalTree
 from lockgate.runtime.lifecycle.verifying import look_for_damage, verify
 from lockgate.services.hdfs import Hdfs
+from support.process import running
+from support.runs import run_to_the_end
+from support.waiting import PATIENCE_SECONDS, Patience
 
 EPOCHS = 5
 JOB = """
@@ -67,8 +69,8 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("looked-at")
     file = root / "totals.py"
     file.write_text(JOB.format(epochs=EPOCHS, db=str(root / "results.db")))
-    run(load_job(str(file), []), until_caught_up=True, checkpoint=str(root / "cp"), log_file=root / "spark.log")
-    return Made(file, root / "cp")
+    run_to_the_end(load_job(str(file), []), root)
+    return Made(file, root / "checkpoint")
 
 
 @pytest.fixture
@@ -214,29 +216,23 @@ query.option("checkpointLocation", sys.argv[1]).start().awaitTermination()
 
 
 @pytest.mark.spark
+@pytest.mark.process
 def test_a_live_query_that_cleans_up_is_never_found_damaged(tmp_path: Path) -> None:
     """A stranger's query, which keeps four epochs and cleans up ten times a second."""
     checkpoint = tmp_path / "cp"
     script = tmp_path / "live.py"
     script.write_text(textwrap.dedent(LIVE))
-    with (tmp_path / "live.log").open("wb") as log:
-        driver = subprocess.Popen([sys.executable, str(script), str(checkpoint)], stdout=log, stderr=log)
     tree = LocalTree(checkpoint)
     looks, epochs = 0, set()
-    try:
-        deadline = time.monotonic() + 600
+    patience = Patience("forty epochs", 2 * PATIENCE_SECONDS)
+    with running(sys.executable, script, checkpoint, cwd=tmp_path) as driver:
+        driver.wait_for("an epoch", lambda: any(checkpoint.glob("commits/[0-9]*")))
         while len(epochs) < 40:
-            assert driver.poll() is None, (tmp_path / "live.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, f"{len(epochs)} epochs"
-            if not any(checkpoint.glob("commits/[0-9]*")):
-                time.sleep(0.1)
-                continue
+            patience.check()
+            assert driver.child.poll() is None, driver.text[-2000:]
             epochs |= {epoch.number for epoch in look_at(tree).epochs}
             assert verify(lambda: look_for_damage(tree), time.sleep, alike=lambda one: one.where) == []
             looks += 1
-    finally:
-        driver.kill()
-        driver.wait()
     assert looks >= 5
     assert min(epochs) not in {epoch.number for epoch in look_at(tree).epochs}, "nothing was cleaned up"
     # Killed in the midst of it, it is whole too.

@@ -11,10 +11,10 @@ import pytest
 
 from lockgate.cli.main import main
 from lockgate.commit.ledger import Entry
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.sinks.sqlite import SqliteLedger
+from support.checkpoints import make_logs
 
 JOB = """
 from lockgate import FileSource, Guarantee, Job, SqliteSink, stream
@@ -32,19 +32,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
     return tmp_path
-
-
-def make_checkpoint(root: Path, *partitions: int, committed: int) -> Checkpoint:
-    for log in ("offsets", "commits"):
-        (root / log).mkdir(parents=True)
-    (root / "metadata").write_text(json.dumps({"id": "query"}))
-    for epoch, count in enumerate(partitions):
-        settings = {"conf": {"spark.sql.shuffle.partitions": str(count)}}
-        (root / "offsets" / str(epoch)).write_text(f"v1\n{json.dumps(settings)}\n{{}}")
-    for epoch in range(committed):
-        (root / "commits" / str(epoch)).write_text("v1\n{}")
-    write_marker(LocalTree(root), "grown", datetime.now(UTC))
-    return Checkpoint(root=str(root))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +57,8 @@ def test_a_file_that_is_not_there_is_refused(place: Path, capsys: Any) -> None:
 
 
 def test_a_ledger_that_is_behind_follows_and_one_that_does_not_fit_is_left_alone(place: Path, capsys: Any) -> None:
-    checkpoint = make_checkpoint(place / "cp", 4, 4, 7, committed=3)
+    checkpoint = make_logs(place / "cp", planned=3, committed=3, partitions=(4, 4, 7))
+    write_marker(LocalTree(place / "cp"), "grown", datetime.now(UTC))
     command = ["checkpoints", "rescale", "job.py", "--partitions", "7", "--checkpoint", "cp"]
     assert main([*command, "--yes"]) == 2  # no ledger says what is out
     sqlite3.connect(place / "out.db").close()

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from ledger_places import Place
 from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
@@ -33,6 +32,8 @@ from lockgate.runtime.lifecycle.holding import hold
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.run import run
+from support.checkpoints import make_logs
+from support.ledgers import Place
 from support.records import by_key, make_topics, read_json, send
 from support.refusals import require_accepted
 
@@ -73,30 +74,19 @@ def test_anything_else_is_refused(ledger: Entry | None, told: str) -> None:
         refuse_unsafe(ledger, EPOCH, job="j", where="w")
 
 
-def make_checkpoint(root: Path, planned: int, committed: int) -> Checkpoint:
-    for folder in ("offsets", "commits"):
-        (root / folder).mkdir(parents=True)
-    (root / "metadata").write_text('{"id":"q"}')
-    for log, count in (("offsets", planned), ("commits", committed)):
-        for epoch in range(count):
-            (root / log / str(epoch)).write_text("v1\n{}\n")
-            (root / log / f".{epoch}.crc").write_text("crc")
-    return Checkpoint(root=str(root))
-
-
 def test_only_an_epoch_that_is_planned_and_not_committed_is_found(tmp_path: Path) -> None:
-    assert uncommitted_epoch(make_checkpoint(tmp_path / "a", planned=3, committed=2)).number == 2
-    assert uncommitted_epoch(make_checkpoint(tmp_path / "b", planned=1, committed=0)).number == 0
+    assert uncommitted_epoch(make_logs(tmp_path / "a", planned=3, committed=2)).number == 2
+    assert uncommitted_epoch(make_logs(tmp_path / "b", planned=1, committed=0)).number == 0
     with pytest.raises(Refused, match="epoch 2, the last one planned, is committed"):
-        uncommitted_epoch(make_checkpoint(tmp_path / "c", planned=3, committed=3))
+        uncommitted_epoch(make_logs(tmp_path / "c", planned=3, committed=3))
     with pytest.raises(Refused, match="no epoch is planned yet"):
-        uncommitted_epoch(make_checkpoint(tmp_path / "d", planned=0, committed=0))
+        uncommitted_epoch(make_logs(tmp_path / "d", planned=0, committed=0))
     with pytest.raises(Refused, match="there is no checkpoint"):
         uncommitted_epoch(Checkpoint(root=str(tmp_path / "absent")))
 
 
 def test_the_state_that_the_epoch_left_behind_goes_before_its_offsets(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path, planned=3, committed=2)
+    checkpoint = make_logs(tmp_path, planned=3, committed=2)
     store = tmp_path / "state" / "0" / "1"
     (store / "SSTs").mkdir(parents=True)
     kept = ["2.zip", "2.changelog", "3.sst", "SSTs/3.sst", "3", "_metadata"]
@@ -125,7 +115,7 @@ def test_rollback_says_what_is_to_be_rolled_back(capsys: pytest.CaptureFixture[s
 def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system_that_decides(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=3, committed=2)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=3, committed=2)
     rollback = ["checkpoints", "rollback", place.job, *place.option, "--checkpoint", checkpoint.root, "--uncommitted"]
     assert cli.main([*rollback, "--yes"]) == 2
     assert "carries no marker" in capsys.readouterr().err
@@ -157,7 +147,7 @@ def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system
 
 
 def test_an_epoch_is_given_up_on_any_file_system(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there, checkpoint = "hdfs://host/checkpoint", make_checkpoint(tmp_path / "checkpoint", planned=3, committed=2)
+    there, checkpoint = "hdfs://host/checkpoint", make_logs(tmp_path / "checkpoint", planned=3, committed=2)
     mark(checkpoint, place.job)
     with closing(place.open()) as ledger:
         ledger.replace(None, entry(1, checkpoint.digest(1)))
@@ -173,7 +163,7 @@ def test_a_driver_that_is_connected_to_the_database_is_seen(
     dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = f"alive-{uuid4().hex[:8]}-{'x' * 100}"  # PostgreSQL cuts long names
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=1, committed=0)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=1, committed=0)
     mark(checkpoint, job)
     with closing(PostgresLedger(dsn, job, where="test")) as ledger:
         ledger.replace(None, entry(None, None))

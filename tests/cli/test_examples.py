@@ -1,10 +1,7 @@
 """`lockgate examples`: list, show, run."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from lockgate.cli import main as cli
 from lockgate.demo.catalog import find_examples
 from lockgate.services.stack import Stack
+from support.process import LOCKGATE, run
 
 
 def test_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +37,7 @@ def test_an_unknown_example_is_refused(command: str, capsys: pytest.CaptureFixtu
     assert "there is no example 'nothing-like-it'" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_words_behind_the_name_are_the_examples_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["examples", "run", "order_volume", "--help"]) == 0
     assert "--live" in capfd.readouterr().out
@@ -56,22 +55,17 @@ def test_help_says_what_may_stand_behind_a_name(capsys: pytest.CaptureFixture[st
         assert part in told
 
 
+@pytest.mark.process
 def test_an_address_that_names_no_kafka_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["examples", "run", "payments", ""]) == 2
     assert capfd.readouterr().err.startswith("'' names no Kafka\n  where: command line\n")
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_an_example_starts_the_kafka_that_it_needs_and_stops_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    done = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", "examples", "run", "payments"],
-        cwd=tmp_path,
-        env={**os.environ, "LOCKGATE_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(*LOCKGATE, "examples", "run", "payments", cwd=tmp_path, environ={"LOCKGATE_HOME": str(home)})
     assert done.returncode == 0, done.stderr
     assert "1,275 payments settled" in done.stdout
     assert "for the time of this run" in done.stderr

@@ -2,9 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from lockgate.files.compaction import Prospect
 from lockgate.files.reading import committed_files
 from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
+from support.process import LOCKGATE, running
 
 
 def fill(root: Path, *, epochs: int, job: str = "payments") -> None:
@@ -130,30 +128,15 @@ def test_a_file_that_is_gone_is_told_and_nothing_is_changed(
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_ctrl_c_ends_it_cleanly_and_readers_see_the_same(tmp_path: Path) -> None:
     root = tmp_path / "out"
     fill(root, epochs=400)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lockgate.cli.main", "files", "compact", "out"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not leftovers(root):  # the merge has begun
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
-    assert "job payments: 400 small files" in out
-    assert err.split() == ["stopping", "interrupted"]
+    with running(*LOCKGATE, "files", "compact", "out", cwd=tmp_path) as process:
+        process.wait_for("the merge", lambda: leftovers(root))
+        assert process.end(signal.SIGINT) == 130, process.said
+    assert "job payments: 400 small files" in process.printed
+    assert process.said.split() == ["stopping", "interrupted"]
     assert leftovers(root) == []
     assert seen(root) == list(range(400))
     assert len(committed_files(str(root))) == 400

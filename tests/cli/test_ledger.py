@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from ledger_places import Place, in_files, in_sqlite
 
 from lockgate.cli import main as cli
 from lockgate.cli.ledger import (
@@ -29,6 +28,8 @@ from lockgate.errors import Failed, Refused
 from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
 from lockgate.runtime.checkpoints import Checkpoint, SourceRange, next_epoch, source_ranges
+from support.checkpoints import make_logs
+from support.ledgers import Place, in_files, in_sqlite
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 QUERY = "0b7c4b8e-query"
@@ -37,21 +38,6 @@ QUERY = "0b7c4b8e-query"
 def entry(epoch: int | None, *, query: str | None = QUERY, digest: str | None = None) -> Entry:
     told = digest or (None if epoch is None else f"digest-{epoch}")
     return Entry(run="a-run", query=query, epoch=epoch, digest=told, at=NOW.isoformat())
-
-
-def make_checkpoint(root: Path, *, planned: int, committed: int, rows: int = 10) -> Checkpoint:
-    """A checkpoint as Spark would leave it after so many epochs of one Kafka source with two partitions."""
-    for folder in ("offsets", "commits", "sources/0"):
-        (root / folder).mkdir(parents=True)
-    (root / "metadata").write_text(json.dumps({"id": QUERY}))
-    (root / "sources" / "0" / "0").write_text('\0v1\n{"in":{"0":5,"1":5}}')
-    for epoch in range(planned):
-        ends = {"in": {"0": 5 + rows * (epoch + 1), "1": 5 + rows * (epoch + 1)}}
-        (root / "offsets" / str(epoch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
-        (root / "offsets" / f".{epoch}.crc").write_text("crc")
-    for epoch in range(committed):
-        (root / "commits" / str(epoch)).write_text("v1\n{}")
-    return Checkpoint(root=str(root))
 
 
 def written(checkpoint: Checkpoint, epoch: int) -> Entry:
@@ -91,7 +77,7 @@ def test_an_unknown_ledger_may_lose_and_double() -> None:
 
 
 def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "planned", planned=3, committed=2)
+    checkpoint = make_logs(tmp_path / "planned", planned=3, committed=2, query=QUERY)
     upcoming = next_epoch(checkpoint)
     assert upcoming is not None
     assert upcoming.is_planned
@@ -102,14 +88,14 @@ def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path
     assert "the ledger is at epoch 0, the checkpoint already at 2" in fits[0].says
     assert not judge(None, upcoming, job="j", where="w").is_fit
 
-    done = make_checkpoint(tmp_path / "done", planned=3, committed=3)
+    done = make_logs(tmp_path / "done", planned=3, committed=3, query=QUERY)
     upcoming = next_epoch(done)
     assert upcoming is not None
     assert judge(written(done, 2), upcoming, job="j", where="w").says.endswith("next epoch is 3: it will be written")
     assert "other offsets" in judge(entry(2, digest="another"), upcoming, job="j", where="w").says
     assert "another checkpoint" in judge(entry(2, query="another"), upcoming, job="j", where="w").says
 
-    empty = make_checkpoint(tmp_path / "empty", planned=0, committed=0)
+    empty = make_logs(tmp_path / "empty", planned=0, committed=0, query=QUERY)
     upcoming = next_epoch(empty)
     assert upcoming is not None
     assert upcoming.epoch.number == 0
@@ -119,7 +105,7 @@ def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path
 
 
 def test_a_ledger_at_which_every_run_would_stop_is_refused_with_those_that_fit(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path, planned=5, committed=4)
+    checkpoint = make_logs(tmp_path, planned=5, committed=4, query=QUERY)
     upcoming = next_epoch(checkpoint)
     assert upcoming is not None
     for useless in (written(checkpoint, 1), entry(None)):
@@ -131,7 +117,7 @@ def test_a_ledger_at_which_every_run_would_stop_is_refused_with_those_that_fit(t
 
 
 def test_an_epoch_that_the_checkpoint_does_not_have_is_refused_with_those_it_has(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "c", planned=3, committed=3)
+    checkpoint = make_logs(tmp_path / "c", planned=3, committed=3, query=QUERY)
     with pytest.raises(Refused, match="no offsets for epoch 7") as refused:
         entry_for(checkpoint, 7, now=NOW, run="r")
     assert refused.value.fix.endswith("0, 1, 2")
@@ -152,7 +138,7 @@ def test_only_a_number_or_none_is_an_epoch() -> None:
 
 
 def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path, planned=4, committed=4)
+    checkpoint = make_logs(tmp_path, planned=4, committed=4, query=QUERY)
     ranges = source_ranges(checkpoint, 2, 3)
     assert ranges == (SourceRange("in", 0, 25, 45), SourceRange("in", 1, 25, 45))
     assert count_records(ranges) == 40
@@ -208,7 +194,7 @@ def test_a_database_that_is_not_there_is_refused_without_its_password(
 @pytest.mark.system
 def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = f"ledger-{uuid4().hex[:8]}"
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=4, committed=3, query=QUERY)
     options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "show", *options]) == 1
     assert f"there is no topic 'lockgate.{job}.ledger'" in capsys.readouterr().err
@@ -275,7 +261,7 @@ def test_a_ledger_that_cannot_be_read_can_be_mended(
     from support.records import send
 
     job = f"broken-{uuid4().hex[:8]}"
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
     options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
     send(kafka, f"lockgate.{job}.ledger", [b"not ours"], key=lambda value: b"x")
@@ -293,7 +279,7 @@ def test_a_ledger_that_cannot_be_read_can_be_mended(
 def test_a_ledger_in_any_system_is_shown_and_set_as_that_of_kafka_is(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=4, committed=3, query=QUERY)
     options = [place.job, *place.option, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "show", *options]) == 1
     told = capsys.readouterr().err
@@ -347,7 +333,7 @@ def test_a_ledger_in_any_system_is_left_alone_where_it_moves_while_a_person_deci
 def test_the_ledger_of_a_database_can_be_mended_where_it_cannot_be_read_and_that_of_files_only_from_a_copy(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
     options = [place.job, *place.option, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
     place.spoil()
@@ -368,7 +354,7 @@ def test_manifests_that_are_lost_are_not_made_anew_over_files_that_are_there(
     data = tmp_path / "out" / "data" / "lost" / "0-abc" / "part-0.json"
     data.parent.mkdir(parents=True)
     data.write_text("{}\n")
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=2, committed=2)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
     options = ["lost", *place.option, "--checkpoint", checkpoint.root]
     for command in (["show", *options], ["set", *options, "--epoch", "1"], ["set", *options, "--epoch", "1", "--yes"]):
         assert cli.main(["ledger", *command]) == 1
@@ -420,7 +406,7 @@ def test_the_file_of_a_job_says_which_system_decides_and_how_the_others_stand(
 ) -> None:
     (tmp_path / "systems.py").write_text(textwrap.dedent(SYSTEMS))
     (tmp_path / "in").mkdir()
-    checkpoint = make_checkpoint(tmp_path / "checkpoint", planned=4, committed=3)
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=4, committed=3, query=QUERY)
     decides, follows = in_sqlite("systems", tmp_path), in_files("systems", tmp_path)
     options = [str(tmp_path / "systems.py"), "-p", f"root={tmp_path}", "--checkpoint", checkpoint.root]
 

@@ -2,14 +2,13 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lockgate.cli.logs import JsonLines
 from lockgate.errors import Failed, LockgateError
+from support.cli import call
 
 
 def record(message: str, *, error: Exception | None = None, **fields: object) -> logging.LogRecord:
@@ -69,16 +68,9 @@ def test_an_error_has_its_parts_as_fields(error: Exception) -> None:
     ],
 )
 def test_what_is_refused_is_a_line_too(words: list[str], what: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", "run", "missing.py", "--log", "json", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    (told,) = map(json.loads, done.stderr.splitlines())
+    done = call("run", "missing.py", "--log", "json", *words, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    (told,) = map(json.loads, done.err.splitlines())
     assert told["level"] == "ERROR"
     assert what in told["what"]
     assert told.keys() >= {"where", "fix"}

@@ -82,6 +82,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("lockgate 0.")
 
 
+@pytest.mark.process
 def test_help_does_not_wait_for_spark() -> None:
     code = "import sys; import lockgate.cli.main as m; m.make_parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

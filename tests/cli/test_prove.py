@@ -1,9 +1,6 @@
 """`lockgate prove`: what it refuses, and a small proof on real services."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,8 @@ from typing import Any
 import pytest
 
 from lockgate.cli.main import main
+from support.process import LOCKGATE, run
+from support.waiting import PATIENCE_SECONDS
 
 JOB = """
     from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, SocketSource, stream
@@ -72,20 +71,14 @@ def test_what_cannot_be_written_is_refused_before_a_proof_of_an_hour(
 
 def prove(job_file: Path, *words: str) -> tuple[int, dict[str, Any], str]:
     """The status, the facts, and what was said meanwhile."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", "prove", str(job_file), *words, "--json"],
-        cwd=job_file.parent,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*LOCKGATE, "prove", job_file, *words, "--json"]
+    done = run(*command, cwd=job_file.parent, seconds=6 * PATIENCE_SECONDS)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.spark
 @pytest.mark.system
+@pytest.mark.process
 def test_a_proof_holds_and_goes_on_where_it_was_broken_off(job_file: Path) -> None:
     words = ("--events", "300", "--faults", "kill driver,kill worker", "--points", "MARKER,HALF")
     status, facts, said = prove(job_file, "--kills", "2", *words)
@@ -99,6 +92,7 @@ def test_a_proof_holds_and_goes_on_where_it_was_broken_off(job_file: Path) -> No
 
 
 @pytest.mark.prove
+@pytest.mark.process
 def test_the_same_job_through_sparks_own_sink_is_broken_and_the_duplicates_are_told(job_file: Path) -> None:
     words = ("--kills", "2", "--events", "300", "--faults", "kill driver", "--points", "SENT", "--spark-sink")
     status, facts, said = prove(job_file, *words)
@@ -110,6 +104,7 @@ def test_the_same_job_through_sparks_own_sink_is_broken_and_the_duplicates_are_t
 
 
 @pytest.mark.prove
+@pytest.mark.process
 @pytest.mark.parametrize(("guarantee", "never"), [("AT_MOST_ONCE", "duplicated"), ("AT_LEAST_ONCE", "lost")])
 def test_less_than_exactly_once_keeps_what_it_promises(job_file: Path, guarantee: str, never: str) -> None:
     words = ("--kills", "4", "--events", "600", "--faults", "kill driver,kill job,kill worker")

@@ -2,12 +2,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lockgate.cli.main import main
+from support.process import LOCKGATE, run
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,11 @@ def test_doctor_names_what_is_missing_and_the_cure(
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_up_status_and_down_as_a_user_types_them(elsewhere: Path) -> None:
+    def lockgate(*words: str) -> "subprocess.CompletedProcess[str]":
+        return run(*LOCKGATE, *words, cwd=elsewhere)
+
     try:
         first = lockgate("up", "--no-postgres", "--json")
         assert first.returncode == 0, first.stderr
@@ -94,11 +98,6 @@ def test_up_status_and_down_as_a_user_types_them(elsewhere: Path) -> None:
     after = lockgate("status", "--json")
     assert after.returncode == 1
     assert json.loads(after.stdout)["kafka"]["servers"] == facts["kafka"]["servers"]
-
-
-def lockgate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "lockgate.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def fake_java(home: Path, says: str) -> Path:

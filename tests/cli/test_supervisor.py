@@ -3,19 +3,20 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
-LIMIT = 60.0
+from support.process import Process, run, running
+from support.waiting import PATIENCE_SECONDS, wait_for
+
+pytestmark = pytest.mark.process
+
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 SUPERVISE = """
@@ -54,28 +55,13 @@ start = len(Path("starts").read_text().splitlines())
 """
 
 
-@contextmanager
 def supervised(
     directory: Path, driver: str, supervise: str = SUPERVISE, *, listening: bool = False
-) -> Iterator[subprocess.Popen[str]]:
-    """A supervisor over a driver that runs this code; nothing of it is left."""
+) -> AbstractContextManager[Process]:
+    """A supervisor over a driver that runs this code."""
     (directory / "driver.py").write_text(DRIVER + textwrap.dedent(driver))
     (directory / "supervise.py").write_text(supervise)
-    process = subprocess.Popen(
-        [sys.executable, "supervise.py", *(["--metrics"] if listening else [])],
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)},
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-                one.kill()
-        process.communicate()
+    return running(sys.executable, "supervise.py", *(["--metrics"] if listening else []), cwd=directory)
 
 
 def starts(directory: Path) -> list[list[str]]:
@@ -85,16 +71,8 @@ def starts(directory: Path) -> list[list[str]]:
         return []
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, told = process.communicate(timeout=LIMIT)
-    return process.returncode, told
+def end(process: Process) -> tuple[int, str]:
+    return process.end(), process.said
 
 
 def test_a_driver_that_is_done_is_not_started_again(tmp_path: Path) -> None:
@@ -279,9 +257,8 @@ def test_a_driver_that_crashes_while_it_stops_is_no_clean_end(tmp_path: Path) ->
         time.sleep(0.05)
     """
     with supervised(tmp_path, driver) as process:
-        wait_for((tmp_path / "ready").exists)
-        process.send_signal(signal.SIGTERM)
-        assert end(process) == (1, "")
+        process.wait_for("the driver", (tmp_path / "ready").exists)
+        assert (process.end(signal.SIGTERM), process.said) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -356,9 +333,8 @@ while True:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_asks_for_the_end_asks_the_driver(tmp_path: Path, number: signal.Signals) -> None:
     with supervised(tmp_path, STAYS) as process:
-        wait_for((tmp_path / "ready").exists)
-        process.send_signal(number)
-        assert end(process) == (0, "")
+        process.wait_for("the driver", (tmp_path / "ready").exists)
+        assert (process.end(number), process.said) == (0, "")
     assert (tmp_path / "asked").read_text() == number.name
     assert len(starts(tmp_path)) == 1
 
@@ -368,35 +344,33 @@ def test_who_asks_for_the_end_while_nobody_runs_gets_it_at_once(tmp_path: Path) 
     report.tell("from epoch 0", 0)
     os.kill(os.getpid(), signal.SIGKILL)
     """
-    (tmp_path / "patient.py").write_text(SUPERVISE.replace("return 0.01", "return 1000.0"))
-    with supervised(tmp_path, driver):
-        pass
-    command = [sys.executable, "patient.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("restart 1")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=LIMIT) == 0
+    with supervised(tmp_path, driver, SUPERVISE.replace("return 0.01", "return 1000.0")) as process:
+        process.wait_for("a restart", lambda: process.said.startswith("restart 1"))
+        assert process.end(signal.SIGTERM) == 0
 
 
 def test_a_driver_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path, STAYS) as process:
-        wait_for((tmp_path / "ready").exists)
+        process.wait_for("the driver", (tmp_path / "ready").exists)
         driver = psutil.Process(int(starts(tmp_path)[0][0]))
-        process.kill()
-        wait_for(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+        process.end(signal.SIGKILL)
+        wait_for("the end of the driver", lambda: has_ended(driver))
     assert (tmp_path / "asked").read_text() == "SIGTERM"
 
 
+def has_ended(driver: psutil.Process) -> bool:
+    return not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_driver_ends_with_its_supervisor_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
-    with supervised(tmp_path, STAYS) as process:
-        wait_for((tmp_path / "ready").exists)
+    (tmp_path / "driver.py").write_text(DRIVER + STAYS)
+    (tmp_path / "supervise.py").write_text(SUPERVISE)
+    unread = '"$0" supervise.py 2>&1 | true'
+    with running("sh", "-c", unread, sys.executable, cwd=tmp_path) as process:
+        process.wait_for("the driver", (tmp_path / "ready").exists)
         driver = psutil.Process(int(starts(tmp_path)[0][0]))
-        assert process.stderr is not None
-        process.stderr.close()
-        process.kill()
-        wait_for(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
-        process.stderr = None
+        driver.parent().kill()
+        wait_for("the end of the driver", lambda: has_ended(driver))
     assert (tmp_path / "asked").read_text() == "SIGTERM"
 
 
@@ -408,8 +382,8 @@ def test_a_driver_without_a_supervisor_tells_nobody(tmp_path: Path) -> None:
     report.tell("from epoch 0", 0)
     report.tell_error(Failed("a", "b", "c"))
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    done = run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_what_a_driver_starts_has_no_part_in_the_conversation(tmp_path: Path) -> None:
@@ -439,19 +413,18 @@ def test_the_supervisor_answers_for_a_driver_that_is_not_there_and_the_port_stay
             time.sleep(0.02)
     """
     with supervised(tmp_path, driver, listening=True) as process:
-        wait_for((tmp_path / "address").exists)
+        process.wait_for("an address", (tmp_path / "address").exists)
         address = (tmp_path / "address").read_text()
 
         def status() -> str:
-            with _DIRECT.open(f"{address}/health", timeout=LIMIT) as answer:
+            with _DIRECT.open(f"{address}/health", timeout=PATIENCE_SECONDS) as answer:
                 return str(json.load(answer)["status"])
 
         assert status() == "starting"
         (tmp_path / "begin-1").touch()
-        wait_for(lambda: status() == "driver 1, restarts 0")
+        process.wait_for("the first driver", lambda: status() == "driver 1, restarts 0")
         os.kill(int(starts(tmp_path)[0][0]), signal.SIGKILL)
-        wait_for(lambda: status() == "restarting")
+        process.wait_for("its end", lambda: status() == "restarting")
         (tmp_path / "begin-2").touch()
-        wait_for(lambda: status() == "driver 2, restarts 1")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=LIMIT) == 1  # this driver knows nothing of a clean end
+        process.wait_for("the second driver", lambda: status() == "driver 2, restarts 1")
+        assert process.end(signal.SIGTERM) == 1  # this driver knows nothing of a clean end

@@ -16,6 +16,7 @@ import pytest
 
 from lockgate.commit.permits import Address, Caller, Door, Permits, Refusal
 from lockgate.errors import EpochFailed
+from support.waiting import wait_for
 
 A, B, C = ("out", 0), ("out", 1), ("other", 0)
 
@@ -235,10 +236,7 @@ def test_closing_the_door_ends_its_thread(permits: Permits) -> None:
     mine = [thread for thread in threading.enumerate() if thread not in before]
     assert mine
     door.close()
-    deadline = time.monotonic() + 60
-    while set(mine) & set(threading.enumerate()):
-        assert time.monotonic() < deadline, "a thread goes on"
-        time.sleep(0.01)
+    wait_for("the end of its threads", lambda: set(mine).isdisjoint(threading.enumerate()))
 
 
 # ---- strangers

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ import pytest
 
 from lockgate.dashboard.figure import POINTS_MAX, Figure
 from lockgate.errors import Refused
+from support.browser import Browser, browsing
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -126,7 +128,12 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.system
-def test_a_browser_draws_the_rows_as_they_come(browser: Any) -> None:
+def test_a_browser_draws_the_rows_as_they_come(tmp_path: Path) -> None:
+    with browsing(tmp_path / "browser") as browser:
+        check_page(browser)
+
+
+def check_page(browser: Browser) -> None:
     with new_figure().serve() as figure:
         page = browser.open(figure.url)
         page.wait("document.getElementById('state')?.textContent === 'waiting for the first row'")

@@ -1,8 +1,6 @@
 """The examples are found where they are: in a checkout, and in a package that is installed."""
 
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 
 from lockgate.demo.catalog import find_example, find_examples
 from lockgate.errors import BadMachine, Refused
+from support.process import LOCKGATE, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +40,7 @@ def test_a_machine_without_the_examples_is_told_of(tmp_path: Path) -> None:
         find_examples((tmp_path,))
 
 
+@pytest.mark.process
 def test_a_wheel_holds_the_examples_the_templates_and_the_page_of_the_figure(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -50,8 +50,8 @@ def test_a_wheel_holds_the_examples_the_templates_and_the_page_of_the_figure(tmp
         shutil.copy(ROOT / name, tree)
     # Built as pip builds it, by the tools that are here.
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    command = [sys.executable, "-c", build, str(tmp_path)]
-    subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
+    done = run(sys.executable, "-c", build, tmp_path, cwd=tree)
+    assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as packed:
@@ -59,11 +59,8 @@ def test_a_wheel_holds_the_examples_the_templates_and_the_page_of_the_figure(tmp
     assert (site / "lockgate" / "dashboard" / "figure.html").is_file()
     assert (site / "lockgate" / "cli" / "templates" / "windows.py.txt").is_file()
 
-    words = [sys.executable, "-m", "lockgate.cli.main", "examples"]
-    environ = {**os.environ, "PYTHONPATH": str(site)}
-    listed = subprocess.run([*words, "list"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+    environ = {"PYTHONPATH": str(site)}
+    listed = run(*LOCKGATE, "examples", "list", cwd=tmp_path, environ=environ)
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [one.name for one in find_examples()]
-    shown = subprocess.run(
-        [*words, "show", "payments"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
-    )
+    shown = run(*LOCKGATE, "examples", "show", "payments", cwd=tmp_path, environ=environ)
     assert shown.stdout == find_example("payments").source

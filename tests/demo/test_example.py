@@ -113,6 +113,7 @@ def test_a_directory_that_has_a_run_in_it_is_refused(there: str, tmp_path: Path)
     assert refusal.value.fix == "choose another directory, or remove these"
 
 
+@pytest.mark.process
 def test_an_example_of_files_needs_no_package_for_local_services() -> None:
     code = "import sys; sys.modules['psutil'] = None; import lockgate.demo.example"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

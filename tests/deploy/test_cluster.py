@@ -1,6 +1,5 @@
 """A job on a real standalone cluster whose machines have never heard of Lockgate or of the job."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,14 +12,15 @@ from uuid import uuid4
 import pyspark
 import pytest
 
-from lockgate.cli.main import main
 from lockgate.kafka.topics import create_topics
 from lockgate.services.spark import SparkCluster
 from support import records
+from support.cli import call
+from support.process import LOCKGATE, parameters, run
+from support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.system
 
-LIMIT_SECONDS = 400
 SPARK_HOME = Path(pyspark.__file__).parent
 JOB = """
     from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
@@ -44,6 +44,10 @@ SENSORS = """
 """
 
 
+UNKNOWN: dict[str, str | None] = {"PYTHONPATH": None, "PYSPARK_PYTHON": None}
+"""Without what leads to this package."""
+
+
 def make_python(place: Path, libraries: Path | None) -> Path:
     """A Python of its own that finds some libraries, or none but its own."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
@@ -63,8 +67,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 (libraries / one.name).symlink_to(one)
     python = make_python(tmp_path_factory.mktemp("bare"), libraries)
     knows = [python, "-c", "import importlib.util; print(importlib.util.find_spec('lockgate'))"]
-    done = subprocess.run(knows, env=environ(), cwd="/", capture_output=True, text=True, check=True)
-    assert done.stdout == "None\n"
+    assert run(*knows, cwd=libraries, environ=UNKNOWN).stdout == "None\n"
     return python
 
 
@@ -72,12 +75,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     with SparkCluster(tmp_path_factory.mktemp("spark") / "cluster", workers=2, python=bare) as cluster:
         yield cluster
-
-
-def environ(**more: str) -> dict[str, str]:
-    """Ours, without what leads to this package."""
-    kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def send(kafka: str, topic: str, ids: range) -> None:
@@ -110,27 +107,20 @@ def test_a_package_and_then_a_plain_run_deliver_every_event_once_on_machines_tha
     home.mkdir()
     (home / "orders.py").write_text(textwrap.dedent(JOB))
     (home / "prices.py").write_text("def taxed(cents):\n    return cents * 119 // 100\n")
-    parameters = [word for one in (f"servers={kafka}", f"read={read}", f"write={write}") for word in ("-p", one)]
-    words = [str(home / "orders.py"), *parameters, "--checkpoint", checkpoint]
+    given = parameters(servers=kafka, read=read, write=write)
+    words = [str(home / "orders.py"), *given, "--checkpoint", checkpoint]
 
     # 1. Packed here, carried away, submitted by somebody who has Spark and a Python.
-    assert main(["package", *words, "--out", str(tmp_path / "packed")]) == 0
+    assert call("package", *words, "--out", tmp_path / "packed").status == 0
     away = tmp_path / "elsewhere"
     shutil.move(tmp_path / "packed", away)
     shutil.move(home, tmp_path / "gone")
-    submitted = subprocess.run(
-        [away / "submit-standalone.sh", "--until-caught-up"],
-        env=environ(
-            MASTER=cluster.master,
-            SPARK_HOME=str(SPARK_HOME),
-            SPARK_SUBMIT=str(SPARK_HOME / "bin" / "spark-submit"),
-            PYSPARK_PYTHON=str(bare),
-        ),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    environ = UNKNOWN | {"MASTER": cluster.master, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": str(bare)}
+    environ["SPARK_SUBMIT"] = str(SPARK_HOME / "bin" / "spark-submit")
+    submitted = run(
+        away / "submit-standalone.sh", "--until-caught-up", cwd=nowhere, environ=environ, seconds=2 * PATIENCE_SECONDS
     )
     assert submitted.returncode == 0, submitted.stderr
     assert "done: 1,500 events" in submitted.stdout
@@ -139,17 +129,10 @@ def test_a_package_and_then_a_plain_run_deliver_every_event_once_on_machines_tha
     # 2. The next version is run from the author's machine, whose modules the others have not either.
     shutil.move(tmp_path / "gone", home)
     send(kafka, read, range(1500, 2000))
-    run = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", "run", *words, "--until-caught-up", "--master", cluster.master],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(bare)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "done: 500 events" in run.stdout
+    command = [*LOCKGATE, "run", *words, "--until-caught-up", "--master", cluster.master]
+    done = run(*command, cwd=tmp_path, environ={"PYSPARK_PYTHON": str(bare)}, seconds=2 * PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert "done: 500 events" in done.stdout
     assert by_id(records.read_json(kafka, write)) == expected(2000)
 
 
@@ -157,18 +140,10 @@ def test_machines_that_lack_a_library_are_named_before_anything_runs(cluster: Sp
     (tmp_path / "sensors.py").write_text(textwrap.dedent(SENSORS))
     empty = make_python(tmp_path / "empty", None)
     words = ["run", "sensors.py", "--until-caught-up", "--master", cluster.master]
-    run = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", *words],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(empty)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert run.returncode == 2, run.stderr
+    done = run(*LOCKGATE, *words, cwd=tmp_path, environ={"PYSPARK_PYTHON": str(empty)}, seconds=2 * PATIENCE_SECONDS)
+    assert done.returncode == 2, done.stderr
     assert "the machines of the cluster cannot run Python for this job: ModuleNotFoundError: No module named" in (
-        run.stderr
+        done.stderr
     )
-    assert "named by PYSPARK_PYTHON" in run.stderr
+    assert "named by PYSPARK_PYTHON" in done.stderr
     assert not (tmp_path / ".lockgate" / "checkpoints").exists()

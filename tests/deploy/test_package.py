@@ -79,6 +79,7 @@ def test_the_same_files_make_the_same_archive(job_file: Path, tmp_path: Path) ->
         ]
 
 
+@pytest.mark.process
 def test_a_python_that_knows_nothing_of_us_imports_us_from_the_archive(tmp_path: Path) -> None:
     archive = pack_package(tmp_path)
     look = (
@@ -121,6 +122,7 @@ def test_a_library_that_only_a_module_beside_the_job_imports_is_pinned(job_file:
     assert "hypothesis" in pin(job_file, ())
 
 
+@pytest.mark.process
 def test_an_environment_is_what_is_installed_here_and_works_from_a_directory(tmp_path: Path) -> None:
     archive = pack_environment(["sqlglot"], tmp_path / "environment.tar.gz")
     with tarfile.open(archive) as packed:

@@ -1,14 +1,13 @@
 """Every job in the README plans as it stands there, and the first one runs as it stands there."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lockgate import Guarantee, plan
 from lockgate.cli.jobfile import load_job
+from support.process import LOCKGATE, run
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
@@ -33,17 +32,11 @@ def test_a_job_of_the_readme_reaches_what_it_declares(name: str, tmp_path: Path)
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_the_first_job_of_the_readme_runs_as_it_is_written_there(tmp_path: Path) -> None:
     write("hottest.py", tmp_path)
     (line,) = re.findall(r"lockgate (run hottest\.py .*)", (ROOT / "README.md").read_text())
-    done = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", *line.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run(*LOCKGATE, *line.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # 5 sensors speak 400 times each: six whole minutes of 60 readings are closed, less what disorder moved over.
     closed = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("sensor-")]

@@ -10,7 +10,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,11 +20,13 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from lockgate import Guarantee, Job, plan, run
+from lockgate import Guarantee, Job, plan
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
-from support import records
+from support import process, records
+from support.records import unique
+from support.runs import run_to_the_end
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -85,6 +86,7 @@ STRUCK = {name: f"{KILLED}test_example_keeps_its_promise_although_its_driver_is_
 }
 
 
+@pytest.mark.process
 def test_every_example_is_tested() -> None:
     assert sorted(COMPARED) == NAMES
     assert {*COMPARED.values()} - collected("not prove") == set()  # as `make test` asks
@@ -93,8 +95,8 @@ def test_every_example_is_tested() -> None:
 
 def collected(marks: str) -> set[str]:
     """The tests of the examples that pytest finds, as FILE::TEST."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", marks]
-    found = subprocess.run([*command, str(HERE)], cwd=EXAMPLES.parent, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", marks, str(HERE)]
+    found = subprocess.run(command, cwd=EXAMPLES.parent, capture_output=True, text=True, check=True)
     return {line.rpartition("/")[2] for line in found.stdout.splitlines() if "::" in line}
 
 
@@ -343,12 +345,12 @@ def test_the_check_of_the_usage_notices_a_state_that_counts_wrongly() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["hashtags", "order_volume", "payments", "requests_per_ip", "system_usage"])
 def test_example_prints_what_the_page_of_the_examples_shows(
     name: str, shown: Callable[[str], str], kafka: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), kafka]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = process.run(sys.executable, EXAMPLES / f"{name}.py", kafka, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert shown(name) in done.stdout
     if name == "hashtags":
@@ -358,26 +360,19 @@ def test_example_prints_what_the_page_of_the_examples_shows(
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_the_figure_of_order_volume_updates_while_orders_come(kafka: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "order_volume.py"), kafka, "--live"]
-    with (
-        (tmp_path / "errors").open("w") as errors,
-        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            told = re.match(r"open http://([^/]+)/ ", process.stdout.readline())
-            assert told is not None, (tmp_path / "errors").read_text()
-            seen = []
-            for lines in figures_at(told[1]):
-                if len(lines) == 2:  # of both promotions
-                    seen.append({name: dict(points) for name, points in lines.items()})
-                    if all(len(points) > len(seen[0][name]) for name, points in lines.items()):
-                        break
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=120) == 130, (tmp_path / "errors").read_text()
-        finally:
-            process.kill()
+    with process.running(sys.executable, EXAMPLES / "order_volume.py", kafka, "--live", cwd=tmp_path) as example:
+        example.wait_for("an address", lambda: "\n" in example.printed)
+        told = re.match(r"open http://([^/]+)/ ", example.printed)
+        assert told is not None, example.text
+        seen = []
+        for lines in figures_at(told[1]):
+            if len(lines) == 2:  # of both promotions
+                seen.append({name: dict(points) for name, points in lines.items()})
+                if all(len(points) > len(seen[0][name]) for name, points in lines.items()):
+                    break
+        assert example.end(signal.SIGINT) == 130, example.said
     assert len(seen) >= 2, "it ended before it grew"
     expected: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     for order in runpy.run_path(str(EXAMPLES / "order_volume.py"))["make_orders"](count=60_000, seed=7, minutes=60):
@@ -400,26 +395,27 @@ def figures_at(address: str) -> Iterator[dict[str, list[tuple[str, float]]]]:
         connection.close()
 
 
+@pytest.mark.process
 def test_example_tells_of_its_options(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "order_volume.py"), "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = process.run(sys.executable, EXAMPLES / "order_volume.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0
     assert "How does a promotion sell?" in done.stdout
     assert "HOST:PORT" in done.stdout
     assert "--live" in done.stdout
 
 
+@pytest.mark.process
 def test_example_with_a_broker_that_does_not_answer_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "payments.py"), "127.0.0.1:1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = process.run(sys.executable, EXAMPLES / "payments.py", "127.0.0.1:1", cwd=tmp_path)
     assert done.returncode == 2
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_example_refuses_a_directory_that_has_a_run_in_it(tmp_path: Path) -> None:
     (tmp_path / "out" / "readings").mkdir(parents=True)
-    command = [sys.executable, str(EXAMPLES / "sensor_averages.py"), "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = process.run(sys.executable, EXAMPLES / "sensor_averages.py", "out", cwd=tmp_path)
     assert done.returncode == 2
     assert "choose another directory, or remove these" in done.stderr
     assert "Traceback" not in done.stderr
@@ -458,14 +454,8 @@ def make_events(name: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def run_all(job: Job, tmp_path: Path) -> None:
     """Run to the end of what is there, in several epochs."""
-    checkpoint, log = tmp_path / "checkpoint", tmp_path / "spark.log"
-    options = {"until_caught_up": True, "rows_per_epoch": ROWS_PER_EPOCH, "new_life": True}
-    run(job, checkpoint=str(checkpoint), log_file=log, **options)
-    assert len(list((checkpoint / "commits").glob("[0-9]*"))) >= EVENTS // ROWS_PER_EPOCH
-
-
-def unique(topic: str) -> str:
-    return f"{topic}-{uuid.uuid4().hex[:8]}"
+    run_to_the_end(job, tmp_path, rows_per_epoch=ROWS_PER_EPOCH, new_life=True)
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= EVENTS // ROWS_PER_EPOCH
 
 
 def send(servers: str, topic: str, events: list[dict[str, Any]]) -> None:

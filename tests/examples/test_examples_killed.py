@@ -3,7 +3,6 @@
 A sample of one in `make test`, all others in `make prove-all`.
 """
 
-import json
 import runpy
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,11 +12,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
 from lockgate.services.stack import Stack
 from lockgate.testing.proving import Prove
+from support.records import send
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLE = "app_tracking"
@@ -46,10 +45,10 @@ BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COUNT = 96  # of payments, in ten minutes; the table is two minutes behind
 AWAY = 60  # the payment from which on an analyser is away
 ROWS_PER_EPOCH = 16
-PATIENCE = 600.0
 
 
 @pytest.mark.prove
+@pytest.mark.process
 def test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_killed(
     stack: Stack, run_killed: Callable[[Path, Mapping[str, str], int], None]
 ) -> None:
@@ -58,13 +57,10 @@ def test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_k
     topics.make(partitions=1)
     events = payments_and_scores()
     broken = {number: b"no payment %d" % number for number in (5, 37, 70)}  # the second is in the epoch that is killed
-    producer = Producer({"bootstrap.servers": topics.servers})
     for name, rows in events.items():
-        for number, row in enumerate(rows):
-            if name == "payments" and number in broken:
-                producer.produce(topics.payments, broken[number])
-            producer.produce(f"{topics.prefix}{name}", json.dumps(row, default=datetime.isoformat).encode())
-    assert producer.flush(PATIENCE) == 0
+        put: dict[int, bytes] = broken if name == "payments" else {}
+        values = [value for number, row in enumerate(rows) for value in (put.get(number), row) if value is not None]
+        send(topics.servers, f"{topics.prefix}{name}", values)
 
     dsn = status.postgres.dsn or ""
     parameters = {"part": "results", "servers": topics.servers, "dsn": dsn, "prefix": topics.prefix}

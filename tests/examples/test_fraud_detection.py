@@ -4,32 +4,31 @@ import json
 import re
 import runpy
 import signal
-import subprocess
 import sys
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from lockgate import Guarantee, Job, Mode, Plan, explain, plan, run
+from lockgate import Guarantee, Job, Mode, Plan, explain, plan
 from lockgate.cli.jobfile import load_job
 from lockgate.demo.fraud.show import DISTURBED, Settings, show
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
 from lockgate.demo.fraud.transactions import BLACKLIST, make_transactions
 from lockgate.services.stack import Stack
+from support import process
+from support.process import running
+from support.records import send
+from support.runs import run_to_the_end
 
 FILE = Path(__file__).parents[2] / "examples" / "fraud_detection.py"
 PARTS = (*ANALYSERS, "results")
 PAYMENTS = 400
-PATIENCE = 300.0
 
 
 def job_of(part: str, **parameters: str) -> Job:
@@ -142,6 +141,7 @@ def test_the_payments_of_the_test_are_worth_scoring() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_analysers_score_every_payment_and_the_table_has_them_joined(
     stack: Stack, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -150,30 +150,19 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
     topics.make(partitions=1)
     payments = some_payments()
     broken = no_payments(payments[0])
-    producer = Producer({"bootstrap.servers": topics.servers})
-    for number, payment in enumerate(payments):
-        for value in broken if number == PAYMENTS // 2 else ():
-            producer.produce(topics.payments, value)
-        producer.produce(topics.payments, json.dumps(payment).encode(), payment["card"].encode())
-    assert producer.flush(60) == 0
+    values = [*payments[: PAYMENTS // 2], *broken, *payments[PAYMENTS // 2 :]]
+    send(topics.servers, topics.payments, values, key=lambda value: value["card"] if isinstance(value, dict) else None)
 
     # All analysers in one driver, in real-time mode: every payment gets its score as of it, and what is none stops no
     # one.
     command = [sys.executable, "-m", "lockgate.demo.fraud.driver", str(FILE), "--home", str(tmp_path / "driver")]
     command += [word for analyser in ANALYSERS for word in ("--part", analyser)]
-    command += ["-p", f"servers={topics.servers}", "-p", f"prefix={topics.prefix}"]
+    command += process.parameters(servers=topics.servers, prefix=topics.prefix)
     (tmp_path / "driver").mkdir()
-    with (tmp_path / "errors").open("w") as errors, subprocess.Popen(command, cwd=tmp_path, stderr=errors) as driver:
-        try:
-            names = list(topics.scores.values())
-            wait_for(
-                lambda: driver.poll() is not None or all(n >= PAYMENTS for n in topics.counts(names).values()),
-                lambda: f"{topics.counts(names)} {(tmp_path / 'errors').read_text()}",
-            )
-            driver.send_signal(signal.SIGTERM)
-            assert driver.wait(PATIENCE) == 0, (tmp_path / "errors").read_text()
-        finally:
-            driver.kill()
+    names = list(topics.scores.values())
+    with running(*command, cwd=tmp_path) as driver:
+        driver.wait_for("all scores", lambda: all(n >= PAYMENTS for n in topics.counts(names).values()))
+        assert driver.end(signal.SIGTERM) == 0, driver.said
     expected = scores_of(payments)
     scored = {analyser: [value for value, _ in topics.read(topic)] for analyser, topic in topics.scores.items()}
     for analyser, rows in scored.items():
@@ -181,13 +170,11 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
         assert {row["id"]: row["score"] for row in rows} == pytest.approx(expected[analyser]), analyser
 
     # At-least-once: some scores come again. The table has each payment once, with its scores.
-    for row in scored["velocity"][:50]:
-        producer.produce(topics.scores["velocity"], json.dumps(row).encode(), row["id"].encode())
-    producer.produce(topics.scores["place"], b"no JSON")
-    assert producer.flush(60) == 0
+    send(topics.servers, topics.scores["velocity"], scored["velocity"][:50], key=lambda row: row["id"])
+    send(topics.servers, topics.scores["place"], [b"no JSON"])
     parameters = {"servers": topics.servers, "prefix": topics.prefix, "dsn": status.postgres.dsn or ""}
     results = job_of("results", **parameters)
-    run(results, checkpoint=str(tmp_path / "results"), until_caught_up=True, log_file=tmp_path / "spark.log")
+    run_to_the_end(results, tmp_path, checkpoint=str(tmp_path / "results"))
     events = {"payments": payments, **{f"scores-{analyser}": rows for analyser, rows in scored.items()}}
     timed = {name: [{**row, "at": moment(row["at"]), "_late": False} for row in rows] for name, rows in events.items()}
     answer = {row["id"]: row for row in runpy.run_path(str(FILE))["answer"](timed)["table"]}
@@ -215,13 +202,6 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def wait_for(is_there: Callable[[], bool], told: Callable[[], str]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not is_there():
-        assert time.monotonic() < ends, told()
-        time.sleep(0.2)
-
-
 def test_the_answer_joins_what_has_come_for_a_payment_and_is_ended() -> None:
     began = datetime(2026, 1, 1, tzinfo=UTC)
     payments = [
@@ -241,6 +221,7 @@ def test_the_answer_joins_what_has_come_for_a_payment_and_is_ended() -> None:
 
 
 @pytest.mark.prove
+@pytest.mark.process
 def test_answers_go_on_in_part_while_an_analyser_is_stopped_and_killed(stack: Stack, tmp_path: Path) -> None:
     settings = Settings(rate=100, warm_up=10.0, undisturbed=20.0, beside=5.0, stopped=5.0, killed=5.0)
     told: list[str] = []

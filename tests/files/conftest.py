@@ -1,13 +1,10 @@
 """What the tests of exactly-once files share; most of them need no Spark."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from file_desk import Desk
+from support.desk import Desk
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from file_desk import START, Desk, entry
 from pyspark.sql import SparkSession
 
 from lockgate.commit.resource import Moved
@@ -18,6 +17,7 @@ from lockgate.files.manifest import Group, Manifest, Replaced
 from lockgate.files.reading import committed_files, read_files
 from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
+from support.desk import START, Desk, entry
 
 NOW = timedelta(0)
 

@@ -4,10 +4,7 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +14,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from file_desk import entry
 from pyspark.sql import SparkSession
 
 from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream
@@ -30,11 +26,14 @@ from lockgate.files.system import HadoopSystem
 from lockgate.services.hdfs import Hdfs
 from lockgate.services.processes import Daemon
 from lockgate.testing import ResourceContract, Row, opening
+from support import process
+from support.desk import entry
+from support.process import LOCKGATE, parameters
+from support.waiting import PATIENCE_SECONDS, Patience, wait_for
 
 pytestmark = pytest.mark.system
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
-LIMIT_SECONDS = 180.0
 ROWS_PER_FILE = 10
 
 
@@ -123,10 +122,10 @@ def test_a_job_writes_whole_epochs_in_two_formats_and_small_files_are_merged(pla
         guarantee=EXACT,
     )
     started = run(job, checkpoint=place.below("checkpoint"), until_caught_up=True, rows_per_epoch=20, wait=False)
-    deadline = time.monotonic() + LIMIT_SECONDS
+    patience = Patience("the end of the job")
     while not started.wait(timeout=0.5):
         assert are_whole(place.ids("rows"))
-        assert time.monotonic() < deadline, "the job does not come to its end"
+        patience.check()
     assert place.ids("rows") == list(range(40))
     assert place.ids("lines") == list(range(20, 40))
 
@@ -154,22 +153,13 @@ def test_the_root_of_an_hdfs_is_a_directory_too(hdfs: Hdfs, spark: SparkSession)
 # -- a node dies --------------------------------------------------------------------------------------------------
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited too long: {what}"
-        time.sleep(0.05)
-
-
 def holding(at: int, mark: str, go: str) -> Callable[[Any], tuple[int]]:
     """A function that stands still at one row, once, until it may go on."""
 
     def hold(row: Any) -> tuple[int]:
         if row.id == at and not Path(mark).exists():
             Path(mark).touch()
-            deadline = time.monotonic() + LIMIT_SECONDS
-            while not Path(go).exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_for("leave to go on", Path(go).exists)
         return (row.id,)
 
     return hold
@@ -197,7 +187,7 @@ def test_a_node_that_dies_while_an_epoch_is_written_and_comes_back_costs_no_row(
     started = run(job, checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True, rows_per_epoch=1, wait=False)
     daemon: Daemon = getattr(hdfs, node)
     try:
-        wait_until(lambda: mark.exists() and half_blocks(hdfs) > halves, "the second epoch is half written")
+        wait_for("a half-written epoch", lambda: mark.exists() and half_blocks(hdfs) > halves)
         hdfs.kill(daemon)
         assert daemon.pid is None
         if node == "name_node":
@@ -207,7 +197,7 @@ def test_a_node_that_dies_while_an_epoch_is_written_and_comes_back_costs_no_row(
         # A DataNode that died has broken off what was written to it, whether it is back or not.
         assert go.exists() or place.ids("out") == list(range(first))
         go.touch()
-        assert started.wait(timeout=LIMIT_SECONDS), "the job does not come to its end"
+        assert started.wait(timeout=PATIENCE_SECONDS), "the job does not come to its end"
     finally:
         go.touch()
         hdfs.start()
@@ -266,6 +256,7 @@ JOB = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("point", "hit", "in_table", "in_files"),
     [
@@ -279,21 +270,12 @@ def test_a_driver_that_dies_around_the_decision_leaves_every_row_once(
     write_events(tmp_path / "in", files=4)
     (tmp_path / "killed.py").write_text(textwrap.dedent(JOB))
     fault = Fault(point=point, action="kill", hit=hit, mark=str(tmp_path / "mark"))
-    parameters = {"read": tmp_path / "in", "table": tmp_path / "out.db", "files": place.below("out")}
-    command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", "killed.py", "--until-caught-up"]
-    command += ["--rows-per-epoch", "20", "--checkpoint", place.below("checkpoint")]
-    command += [part for name, value in parameters.items() for part in ("-p", f"{name}={value}")]
+    command = ["run", "--no-supervise", "killed.py", "--until-caught-up", "--rows-per-epoch", "20"]
+    command += ["--checkpoint", place.below("checkpoint")]
+    command += parameters(read=tmp_path / "in", table=tmp_path / "out.db", files=place.below("out"))
 
     def drive() -> tuple[int, str]:
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, **as_environment([fault])},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        done = process.run(*LOCKGATE, *command, cwd=tmp_path, environ=as_environment([fault]))
         return done.returncode, done.stdout + done.stderr
 
     def table() -> list[int]:

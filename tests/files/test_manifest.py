@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from file_desk import Desk, entry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from lockgate.files.manifest import (
     manifest_of,
     partition_values,
 )
+from support.desk import Desk, entry
 
 GROUP = Group(kind="json", schema="n INT", partition_by=("k",), files=(DataFile("data/j/0-a/k=1/part-0.json", 9, 1),))
 MANIFEST = Manifest(

@@ -6,7 +6,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from file_desk import Desk, entry
 from pyspark.sql import SparkSession
 
 from lockgate.errors import Refused
@@ -14,6 +13,7 @@ from lockgate.files.manifest import partition_values
 from lockgate.files.reading import committed_files, read_files
 from lockgate.files.store import FileStore
 from lockgate.files.system import HadoopSystem, LocalSystem
+from support.desk import Desk, entry
 
 
 def test_a_directory_without_manifests_is_told_with_the_way_to_read_it(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import errno
 import os
 import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_desk import Desk, entry
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Moved
 from lockgate.errors import EpochFailed, InvariantBroken, Refused
 from lockgate.files.store import FileStore, check_place, directory_of, rows_within
 from lockgate.files.system import LocalSystem
+from support.desk import Desk, entry
+from support.process import program, run
 
 
 def test_what_is_staged_is_not_seen_and_what_is_published_is_seen_whole_once(desk: Desk) -> None:
@@ -305,12 +304,10 @@ def test_a_file_size_limit_is_told_and_nothing_is_left(desk: Desk) -> None:
     assert len(desk.seen()) == 100
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scenario", ["publish", "compact"])
 def test_a_kill_at_any_moment_leaves_an_epoch_whole_or_unseen(scenario: str, tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"}
-    command = [sys.executable, str(here / "file_kills.py"), scenario, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run(*program("file_kills", scenario, tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout)
     assert kills >= 10

@@ -15,6 +15,7 @@ from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_
 from lockgate.kafka.topics import make_topic
 from lockgate.kafka.transaction import TransactionLost, Transactions
 from lockgate.kafka.wire import Connection, Fetched, Producer, Unanswered
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -54,10 +55,7 @@ def commit(ledger: LedgerTopic, transactions: Transactions, number: int) -> None
 
 def delete(connection: Connection, name: str) -> None:
     connection.admin.delete_topics([name])
-    deadline = time.monotonic() + 20
-    while connection.shapes([name], is_fresh=True):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for("the end of the topic", lambda: not connection.shapes([name], is_fresh=True))
 
 
 def test_the_last_committed_entry_is_read(ledger: LedgerTopic, transactions: Transactions) -> None:

@@ -29,7 +29,7 @@ from kafka.errors import (
 )
 
 from kafka import KafkaAdminClient
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
 from lockgate.errors import BadMachine
 from lockgate.kafka.settings import read_settings
 from lockgate.services import ports
@@ -37,6 +37,7 @@ from lockgate.services.kafka import KafkaCluster, Node, server_properties
 from lockgate.spark.jars import broker_jars
 from lockgate.spark.java import find_java
 from support.records import count_ids, make_topics, send
+from support.runs import run_to_the_end
 
 pytestmark = [
     pytest.mark.system,
@@ -274,5 +275,5 @@ def test_an_exactly_once_job_reads_and_writes_behind_the_door(way: str, secured:
     ).where("id >= 0")
     sink = KafkaSink(topic=f"{name}-out", servers=door.servers, key="id", client=door.client)
     job = Job(name, rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
-    run(job, checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True, log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     assert count_ids(secured.servers, f"{name}-out") == Counter(range(100))

@@ -1,15 +1,14 @@
 """Synopses keep their laws, their bounds and their errors, and give the same again in every process."""
 
 import math
-import os
 import pickle
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from lockgate.operators.contract import StepFailed
 from lockgate.operators.fold import Fold
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
+from support.process import run
 
 SKETCHES: tuple[Fold, ...] = (Sample(size=8), Top(k=3), Distinct(), Quantiles(at=(0.0, 0.5, 0.99, 1.0)))
 by_sketch = pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: type(sketch).__name__)
@@ -109,15 +109,11 @@ for sketch, column in ((Sample(size=20), 0), (Top(k=5), 0), (Distinct(), 0), (Qu
 """
 
 
-def test_another_process_keeps_the_same_bytes_and_gives_the_same_result() -> None:
+@pytest.mark.process
+def test_another_process_keeps_the_same_bytes_and_gives_the_same_result(tmp_path: Path) -> None:
     def told(hash_seed: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", IN_ANOTHER_PROCESS],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        environ = {"PYTHONHASHSEED": hash_seed}
+        return run(sys.executable, "-c", IN_ANOTHER_PROCESS, cwd=tmp_path, environ=environ).stdout
 
     first = told("1")
     assert first.count("\n") == 4

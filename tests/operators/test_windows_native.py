@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lockgate import Guarantee, Job, MemorySink, MemorySource, run, stream, windows
+from lockgate import Guarantee, Job, MemorySink, MemorySource, stream, windows
 from lockgate.dataflow.windows import TimeWindow
 from lockgate.operators.contract import Clock, Values
 from lockgate.operators.evaluation import Aggregate, Folds
 from lockgate.operators.folds import History
 from lockgate.operators.windows import Aligned, Sessions, TimeWindows
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -75,7 +76,7 @@ def test_a_stream_gives_what_native_windows_give(window: TimeWindow, shape: Alig
         .aggregate(v="sort_array(collect_list(v))")
     )
     job = Job("native", counts.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
 
     rows = [(number, at * SECOND, number) for number, at in enumerate(seconds)]
     found: list[Values] = []

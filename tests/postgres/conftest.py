@@ -1,14 +1,10 @@
-"""What the tests of the PostgreSQL layer share; the module beside this file is found by its name."""
+"""What the tests of the PostgreSQL layer share."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from lockgate.postgres import store
 

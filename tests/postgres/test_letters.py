@@ -5,7 +5,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from lockgate import FileSource, Guarantee, Job, MemorySink, PostgresSink, run, stream
+from lockgate import FileSource, Guarantee, Job, MemorySink, PostgresSink, stream
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -21,7 +22,7 @@ def test_rows_that_a_table_would_refuse(dsn: str, tmp_path: Path) -> None:
     read = stream("in", FileSource(path=str(tmp_path / "in"), value="k STRING, v INT"))
     rows = read.to("rows", PostgresSink(table=table, dsn=dsn))
     job = Job("letters", rows, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters)
-    run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log", until_caught_up=True)
+    run_to_the_end(job, tmp_path)
     with psycopg.connect(dsn) as connection:
         assert connection.execute(f"SELECT k, v FROM {table}").fetchall() == [("a", 1)]
     assert sorted((bytes(row.value).decode(), row.reason) for row in letters.rows) == [
@@ -43,7 +44,7 @@ def test_a_row_that_removes_its_key_needs_no_other_column(dsn: str, tmp_path: Pa
     sink = PostgresSink(table="customers", dsn=dsn, key="id", deleted="name IS NULL")
     out = read.where("op IS NOT NULL").select("id", "name", "n").to("rows", sink)
     job = Job("letters", out, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters)
-    run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log", until_caught_up=True)
+    run_to_the_end(job, tmp_path)
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT id, name FROM customers").fetchall() == [(8, "eight")]
     assert sorted((bytes(row.value).decode(), row.reason) for row in letters.rows) == [

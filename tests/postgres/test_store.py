@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +15,6 @@ import psutil
 import psycopg
 import pyarrow as pa
 import pytest
-import table_driver
-from arrow_rows import open_sinks, opening, rows_of
 from psycopg.sql import SQL
 
 from lockgate.commit.followers import Followers
@@ -34,7 +30,11 @@ from lockgate.postgres.store import PostgresResource, write_plainly
 from lockgate.services.postgres import Postgres
 from lockgate.services.smalldisk import small_disk, why_no_small_disk
 from lockgate.sinks.postgres import PostgresSink
+from support.arrow_rows import open_sinks, opening, rows_of
 from support.databases import with_schema
+from support.process import program, running
+from support.programs.orders import drive
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("without_spark")]
 
@@ -462,28 +462,22 @@ def test_a_driver_that_was_stopped_in_its_transaction_is_ended_by_the_server(
     assert resource.read() == SECOND
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("point", ["STAGED", "HALF", "EMIT", "VOTES", "BEFORE_END"])
 def test_a_driver_that_wakes_up_when_another_one_took_over_changes_nothing(
     point: str, dsn: str, orders: Any, database: Any, tmp_path: Path
 ) -> None:
     faults = as_environment([Fault(point=point, action="stop", mark=str(tmp_path / "mark"))])
-    program = [sys.executable, table_driver.__file__, dsn]
-    with subprocess.Popen(program, env={**os.environ, **faults}, stderr=subprocess.PIPE, text=True) as zombie:
-        try:
-            process = psutil.Process(zombie.pid)
-            while process.status() != psutil.STATUS_STOPPED:
-                assert zombie.poll() is None, zombie.communicate()[1]
-                time.sleep(0.01)
-            assert table_driver.drive(dsn).step is Step.WRITE
-            seen = orders()
-            process.resume()
-            assert zombie.wait(timeout=60) == 1
-        finally:
-            zombie.kill()
-        assert zombie.stderr is not None
-        assert "Another driver of job 'job' took over" in zombie.stderr.read()
+    with running(*program("orders", dsn), cwd=tmp_path, environ=faults) as zombie:
+        process = psutil.Process(zombie.pid)
+        zombie.wait_for("the stop", lambda: process.status() == psutil.STATUS_STOPPED)
+        assert drive(dsn).step is Step.WRITE
+        seen = orders()
+        process.resume()
+        assert zombie.end() == 1
+        assert "Another driver of job 'job' took over" in zombie.said
     assert seen == orders() == [(1, "a"), (2, "b"), (3, "c")]
-    table_driver.drive(dsn)
+    drive(dsn)
     assert (orders(), staging_tables(database)) == (seen, []), "the next one sweeps what it left"
 
 
@@ -552,8 +546,8 @@ def test_a_server_that_stays_away_ends_in_an_error_that_repeats_the_epoch(
 
 def end_sessions(database: Any) -> None:
     database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockgate job'")
-    while database.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'lockgate job'").fetchone():
-        time.sleep(0.01)
+    left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'lockgate job'"
+    wait_for("the end of the sessions", lambda: database.execute(left).fetchone() is None)
 
 
 @pytest.mark.parametrize("name", ["", "[]", '"x"', '{"rows": [{}]}', '{"rows": [{"staging": 1}]}'])

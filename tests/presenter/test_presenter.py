@@ -4,26 +4,21 @@ import contextlib
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, TypeAlias
-from uuid import uuid4
+from typing import Any
 
 import pytest
 from confluent_kafka import (
     OFFSET_INVALID,
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 
@@ -31,7 +26,7 @@ from lockgate.cli.main import main
 from lockgate.cli.present import summary
 from lockgate.errors import Failed
 from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import create_topics, make_topic
+from lockgate.kafka.topics import make_topic
 from lockgate.kafka.wire import Connection
 from lockgate.presenter import presenter as module
 from lockgate.presenter.answers import Answer
@@ -39,10 +34,12 @@ from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Limits
 from lockgate.presenter.presenter import Places, Presenter
 from lockgate.services.stack import Stack
+from support import records
+from support.cli import call
+from support.process import LOCKGATE, Process, running
+from support.records import as_bytes, make_topics, unique
+from support.waiting import PATIENCE_SECONDS, wait_for
 
-Process: TypeAlias = "subprocess.Popen[str]"
-
-PATIENCE = 60.0
 PLACES = ["--servers", "127.0.0.1:1", "--transactions", "payments", "--results", "results"]
 
 
@@ -394,24 +391,20 @@ def test_the_summary_has_the_shares_of_partial_and_of_missed_answers() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kafka: str, tmp_path: Path) -> None:
-    tag = uuid4().hex[:8]
-    topics = {name: f"{name}-{tag}" for name in ("transactions", "amount", "place", "results")}
-    create_topics(kafka, list(topics.values()), partitions=2, where="test")
-    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    topics = {name: unique(name) for name in ("transactions", "amount", "place", "results")}
+    make_topics(kafka, *topics.values())
 
     def send(name: str, value: dict[str, Any] | bytes) -> None:
-        if isinstance(value, bytes):
-            producer.produce(topics[name], value)
-        else:
-            producer.produce(topics[name], json.dumps(value).encode(), str(value["id"]).encode())
-        assert producer.flush(PATIENCE) == 0
+        key = None if isinstance(value, bytes) else as_bytes(value["id"])
+        producer.send(topics[name], as_bytes(value), key=key).get(PATIENCE_SECONDS)
 
     words = ["--servers", kafka, "--transactions", topics["transactions"], "--results", topics["results"]]
     words += ["--deadline", "200 ms", "--score", f"amount={topics['amount']}", "--score", f"place={topics['place']}"]
-    send("transactions", {"id": "before"})
-    with presenting(words, tmp_path) as (process, address):
-        client = http.client.HTTPConnection(address, timeout=PATIENCE)
+    records.send(kafka, topics["transactions"], [{"id": "before"}])
+    with records.producing(kafka) as producer, presenting(words, tmp_path) as (process, address):
+        client = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
 
         def receive() -> tuple[int, Any]:
             response = client.getresponse()
@@ -428,7 +421,7 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
         send("transactions", {"id": "t1", "card": "c1"})
         status, told = receive()
         if status == 404:  # a machine that is so busy that nobody has read it for a second
-            status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: found[0] == 200)
+            status, told = wait_for("t1", lambda: ask("/transactions/t1"), until=lambda found: found[0] == 200)
         assert (told["revision"], told["is_partial"], told["missing"]) == (1, True, ["amount"])
         assert told["scores"] == {"place": 0.9}
         assert told["answered_ms"] - told["arrived_ms"] >= 196
@@ -439,19 +432,23 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
         send("transactions", {"id": "t1", "card": "c1"})
         send("place", b"no JSON")
         send("place", {"id": "t1", "score": "high"})
-        status, told = wait_for(lambda: ask("/transactions/t1"), lambda found: bool(found[1]["is_final"]))
+        status, told = wait_for("t1", lambda: ask("/transactions/t1"), until=lambda found: found[1]["is_final"])
         assert (status, told["revision"], told["risk"]) == (200, 2, 0.9)
         assert told["scores"] == {"amount": 0.25, "place": 0.9}
 
         # In full at once, and nobody knows what was never sent, or was there before it began.
         for name in ("transactions", "amount", "place"):
             send(name, {"id": "t2", "score": 0.5})
-        status, told = wait_for(lambda: ask("/transactions/t2"), lambda found: found[0] == 200 and found[1]["is_final"])
+        status, told = wait_for(
+            "t2", lambda: ask("/transactions/t2"), until=lambda found: found[0] == 200 and found[1]["is_final"]
+        )
         assert told["scores"] == {"amount": 0.5, "place": 0.5}
         assert ask("/transactions/t3")[0] == 404
         assert ask("/transactions/before")[0] == 404
         assert ask("/health") == (200, {"status": "working"})
-        _, figures = wait_for(lambda: ask("/figures"), lambda found: found[1]["repeated"].get("transaction") == 1)
+        _, figures = wait_for(
+            "a repetition", lambda: ask("/figures"), until=lambda found: found[1]["repeated"].get("transaction") == 1
+        )
         client.close()
         facts = end(process)
     assert facts["transactions"] == facts["full"] + facts["partial"] == 2
@@ -461,7 +458,7 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
     assert figures["transactions"] == 2
 
     # The result topic has them by id, the full one last.
-    published = read(kafka, topics["results"])
+    published = [(key, told) for key, told, _ in stamped(kafka, topics["results"])]
     assert all(key == told["id"] for key, told in published)
     assert [(told["revision"], told["is_partial"]) for key, told in published if key == "t1"] == [(1, True), (2, False)]
     assert [told["is_final"] for key, told in published if key == "t2"][-1] is True
@@ -469,12 +466,12 @@ def test_transactions_are_answered_in_part_at_the_deadline_and_in_full_later(kaf
 
 
 @pytest.mark.system
+@pytest.mark.process
 @pytest.mark.parametrize("clock", ["LogAppendTime", "CreateTime"])
 def test_a_clean_end_answers_all_that_came_and_counts_what_the_topic_has(
     clock: str, kafka: str, tmp_path: Path
 ) -> None:
-    tag = uuid4().hex[:8]
-    topics = {name: f"{name}-{tag}" for name in ("transactions", "amount", "results")}
+    topics = {name: unique(name) for name in ("transactions", "amount", "results")}
     connection = Connection(read_settings(kafka, {}, where="test"), where="test")
     for name in topics.values():
         make_topic(connection, name, partitions=1, configs={"message.timestamp.type": clock}, where="test")
@@ -482,18 +479,15 @@ def test_a_clean_end_answers_all_that_came_and_counts_what_the_topic_has(
     words = ["--servers", kafka, "--transactions", topics["transactions"], "--results", topics["results"]]
     words += ["--deadline", "2 minutes", "--score", f"amount={topics['amount']}"]
     with presenting(words, tmp_path) as (process, address):
-        producer = Producer({"bootstrap.servers": kafka})
-        for number in range(20):
-            producer.produce(topics["transactions"], json.dumps({"id": number}).encode())
-        assert producer.flush(PATIENCE) == 0
-        client = http.client.HTTPConnection(address, timeout=PATIENCE)
+        records.send(kafka, topics["transactions"], [{"id": number} for number in range(20)])
+        client = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
 
         def look() -> tuple[int, Any]:
             client.request("GET", "/figures")
             response = client.getresponse()
             return response.status, json.loads(response.read())
 
-        wait_for(look, lambda found: found[1]["transactions"] == 20)
+        wait_for("all transactions", look, until=lambda found: found[1]["transactions"] == 20)
         client.close()
         facts = end(process)
     assert facts["transactions"] == facts["partial"] == facts["answer"]["count"] == 20
@@ -506,95 +500,54 @@ def test_a_clean_end_answers_all_that_came_and_counts_what_the_topic_has(
 
 
 @pytest.mark.system
-def test_a_presenter_says_so_while_kafka_is_away(tmp_path: Path) -> None:
-    own = Stack(tmp_path / "services", brokers=1)
-    own.up(postgres=False)
-    try:
-        servers = own.status().kafka.servers or ""
-        topics = ["transactions", "amount", "results"]
-        create_topics(servers, topics, partitions=1, where="test")
-        words = ["--servers", servers, "--transactions", "transactions", "--score", "amount=amount"]
-        words += ["--results", "results", "--client", "client.id=teller"]
-        errors = tmp_path / "errors"
-        with errors.open("w") as err, presenting(words, tmp_path, err) as (process, address):
+@pytest.mark.process
+def test_a_presenter_says_so_while_kafka_is_away(own_stack: Stack, tmp_path: Path) -> None:
+    servers = own_stack.kafka.servers
+    make_topics(servers, "transactions", "amount", "results", partitions=1)
+    words = ["--servers", servers, "--transactions", "transactions", "--score", "amount=amount"]
+    words += ["--results", "results", "--client", "client.id=teller"]
+    with presenting(words, tmp_path) as (process, address):
 
-            def health() -> tuple[int, Any]:
-                with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as client:
-                    client.request("GET", "/health")
-                    response = client.getresponse()
-                    return response.status, json.loads(response.read())
+        def health() -> tuple[int, Any]:
+            with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)) as client:
+                client.request("GET", "/health")
+                response = client.getresponse()
+                return response.status, json.loads(response.read())
 
-            assert health() == (200, {"status": "working"})
-            own.kill_broker(1)
-            _, told = wait_for(health, lambda found: found[0] == 503)
-            assert told["reason"].startswith("Kafka has not answered for ")
-            own.up(postgres=False)
-            wait_for(health, lambda found: found[0] == 200)
-            end(process)
-        begins, ends = errors.read_text().splitlines()
-        assert begins.startswith("Kafka does not answer: partition 0 of topic 'transactions': ")
-        assert ends.startswith("Kafka answers again, after ")
-    finally:
-        own.down()
+        assert health() == (200, {"status": "working"})
+        own_stack.kill_broker(1)
+        _, told = wait_for("trouble", health, until=lambda found: found[0] == 503)
+        assert told["reason"].startswith("Kafka has not answered for ")
+        own_stack.up(postgres=False)
+        wait_for("the end of the trouble", health, until=lambda found: found[0] == 200)
+        end(process)
+    begins, ends = process.said.splitlines()
+    assert begins.startswith("Kafka does not answer: partition 0 of topic 'transactions': ")
+    assert ends.startswith("Kafka answers again, after ")
 
 
 @pytest.mark.system
-def test_a_topic_that_is_not_there_is_refused(kafka: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--servers", kafka, "--transactions", "nowhere"]
-    command += ["--score", "amount=neither", "--results", "no-results"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert done.returncode == 2
-    assert "'nowhere' is not there" in done.stderr
+def test_a_topic_that_is_not_there_is_refused(kafka: str) -> None:
+    words = ["--servers", kafka, "--transactions", "nowhere", "--score", "amount=neither", "--results", "no-results"]
+    done = call("present", *words)
+    assert done.status == 2
+    assert "'nowhere' is not there" in done.err
 
 
 @contextlib.contextmanager
-def presenting(words: list[str], tmp_path: Path, err: IO[str] | None = None) -> Iterator[tuple[Process, str]]:
-    """A presenter that runs, and its address; killed where it is not ended."""
-    command = [sys.executable, "-m", "lockgate.cli.main", "present", "--json", *words]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=err, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, json.loads(process.stdout.readline())["address"].removeprefix("http://")
-        finally:
-            process.kill()
+def presenting(words: list[str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    """A presenter that runs, and its address."""
+    with running(*LOCKGATE, "present", "--json", *words, cwd=tmp_path) as process:
+        process.wait_for("an address", lambda: process.reports)
+        yield process, process.reports[0]["address"].removeprefix("http://")
 
 
 def end(process: Process) -> Any:
     """What a presenter has counted, when it has ended as it was asked to."""
-    process.send_signal(signal.SIGTERM)
-    assert process.stdout is not None
-    facts = json.loads(process.stdout.readline())
-    assert process.wait(PATIENCE) == 0
-    return facts
-
-
-def wait_for(look: Callable[[], tuple[int, Any]], is_there: Callable[[tuple[int, Any]], bool]) -> tuple[int, Any]:
-    ends = time.monotonic() + PATIENCE
-    while not is_there(found := look()):
-        assert time.monotonic() < ends, found
-        time.sleep(0.01)
-    return found
-
-
-def read(servers: str, topic: str) -> list[tuple[str, Any]]:
-    """Keys and values, up to the end of the topic, in the order of each partition."""
-    return [(key, told) for key, told, _ in stamped(servers, topic)]
+    assert process.end(signal.SIGTERM) == 0
+    return process.reports[-1]
 
 
 def stamped(servers: str, topic: str) -> list[tuple[str, Any, int]]:
-    """The same with the stamps of the records."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "isolation.level": "read_committed"})
-    try:
-        partitions = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
-        places = [TopicPartition(topic, number, 0) for number in partitions]
-        left = sum(consumer.get_watermark_offsets(place, timeout=PATIENCE)[1] for place in places)
-        consumer.assign(places)
-        found: list[tuple[str, Any, int]] = []
-        while len(found) < left:
-            message = consumer.poll(PATIENCE)
-            assert message is not None, found
-            assert message.error() is None
-            found.append(((message.key() or b"").decode(), json.loads(message.value() or b""), message.timestamp()[1]))
-        return found
-    finally:
-        consumer.close()
+    """Keys, values and stamps, up to the end of the topic, in the order of each partition."""
+    return [(one.key.decode(), json.loads(one.value), one.timestamp) for one in records.read(servers, topic)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockgate import FileSource, Guarantee, Job, MemorySink, Run, StatefulFunction, Stream, acks, run, stream, value
+from lockgate import FileSource, Guarantee, Job, MemorySink, StatefulFunction, Stream, acks, stream, value
 from lockgate.dataflow.tracking import Acks
 from lockgate.errors import BadJob
 from lockgate.files.system import LocalSystem
@@ -19,6 +19,8 @@ from lockgate.runtime.acker import WAITING, Acker
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.sources.rejects import Rejection
 from lockgate.sources.returned import FOLDER
+from support.files import put
+from support.runs import live, run_to_the_end, wait_for_run
 
 VALUE = "k STRING, v INT"
 
@@ -175,11 +177,8 @@ def test_what_acks_cannot_be_declared_with(tmp_path: Path) -> None:
 # The same with Spark
 
 
-def put(place: Path, *events: tuple[str, int]) -> None:
-    """A file of events, in place whole."""
-    aside = place / "aside.json"
-    aside.write_text("\n".join(json.dumps({"k": key, "v": number}) for key, number in events))
-    aside.rename(place / "in" / f"{time.time_ns()}.json")
+def put_events(place: Path, *events: tuple[str, int]) -> None:
+    put(place / "in", *({"k": key, "v": number} for key, number in events))
 
 
 @pytest.fixture
@@ -190,11 +189,6 @@ def place(tmp_path: Path) -> Path:
 
 def events(place: Path) -> Stream:
     return stream("in", FileSource(path=str(place / "in"), value=VALUE))
-
-
-def start(place: Path, job: Job, *, until_caught_up: bool = True) -> Run:
-    log_file = place / "spark.log"
-    return run(job, checkpoint=str(place / "checkpoint"), log_file=log_file, until_caught_up=until_caught_up)
 
 
 def noting(place: Path, then: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
@@ -230,9 +224,9 @@ def fail_always(row: Any, times: int) -> Any:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
-    put(place, ("a", 1), ("bad", 2), ("c", 3))
+    put_events(place, ("a", 1), ("bad", 2), ("c", 3))
     sink, letters = MemorySink(), MemorySink()
-    start(place, job_of(events(place).map(noting(place, fail_twice), schema=VALUE), sink, letters))
+    run_to_the_end(job_of(events(place).map(noting(place, fail_twice), schema=VALUE), sink, letters), place)
     assert sorted((row.k, row.v) for row in sink.rows) == [("a", 1), ("bad", 2), ("c", 3)]
     assert calls_of(place) == {"a": 1, "bad": 3, "c": 1}
     assert letters.rows == []
@@ -241,9 +235,9 @@ def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
-    put(place, ("a", 1), ("bad", 2))
+    put_events(place, ("a", 1), ("bad", 2))
     sink, letters = MemorySink(), MemorySink()
-    start(place, job_of(events(place).map(noting(place, fail_always), schema=VALUE), sink, letters))
+    run_to_the_end(job_of(events(place).map(noting(place, fail_always), schema=VALUE), sink, letters), place)
     assert [row.k for row in sink.rows] == ["a"]
     assert calls_of(place) == {"a": 1, "bad": 3}
     (letter,) = letters.rows
@@ -253,9 +247,9 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: Path) -> None:
-    put(place, ("a", 1), ("bad", 0), ("c", 2))
+    put_events(place, ("a", 1), ("bad", 0), ("c", 2))
     sink, letters = MemorySink(), MemorySink()
-    start(place, job_of(events(place).where("10 / v > 1").select("k", each="10 div v"), sink, letters))
+    run_to_the_end(job_of(events(place).where("10 / v > 1").select("k", each="10 div v"), sink, letters), place)
     assert sorted((row.k, row.each) for row in sink.rows) == [("a", 10), ("c", 5)]
     (letter,) = letters.rows
     assert (letter.step, letter.reason, letter.attempts) == ("where", "SQL fails: 10 / v > 1", 3)
@@ -274,7 +268,7 @@ def test_rows_of_a_table_file_come_again_as_they_were(place: Path) -> None:
     read = stream("in", FileSource(path=str(place / "in"), value="k STRING, at TIMESTAMP", format="csv"))
     sink, letters = MemorySink(), MemorySink()
     mapped = read.map(noting(place, fail_first), schema="k STRING, at TIMESTAMP, file STRING")
-    start(place, job_of(mapped, sink, letters))
+    run_to_the_end(job_of(mapped, sink, letters), place)
     moment = datetime(2026, 1, 1, microsecond=123456, tzinfo=UTC)
     assert [(row.k, row.at, row.file) for row in sink.rows] == [("a", moment, "one.csv")]
     assert letters.rows == []
@@ -299,12 +293,12 @@ def test_functions_that_hang_are_cut_off_with_and_without_state(place: Path) -> 
             pass
         return (row.k, row.v)
 
-    put(place, ("a", 1), ("a", 12), ("a", 13), ("a", 2))
+    put_events(place, ("a", 1), ("a", 12), ("a", 13), ("a", 2))
     sink, letters = MemorySink(), MemorySink()
     # Long enough for the quick ones on a machine that is busy.
     tracking = acks(timeout="1500 milliseconds", max_attempts=2, backoff="10 milliseconds")
     sums = events(place).map(hang, schema=VALUE).key_by("k").process(Sums())
-    start(place, job_of(sums, sink, letters, tracking=tracking))
+    run_to_the_end(job_of(sums, sink, letters, tracking=tracking), place)
     assert sorted((row.k, row.total) for row in sink.rows) == [("a", 1), ("a", 3)]
     assert sorted((row.step, row.attempts, row.reason) for row in letters.rows) == [
         ("map", 2, "it took longer than 1.5 seconds"),
@@ -325,25 +319,14 @@ def test_a_running_job_goes_on_beside_events_that_wait_and_the_next_run_has_them
     # Enough attempts for a machine that is slow: pauses double.
     tracking = acks(max_attempts=12, backoff="500 milliseconds")
     job = job_of(events(place).map(noting(place, until_mended), schema=VALUE), sink, letters, tracking=tracking)
-    put(place, ("bad", 1), ("a", 1))
-    live = start(place, job, until_caught_up=False)
-    try:
-        wait_until(lambda: [row.k for row in sink.rows] == ["a"], live)
-        put(place, ("b", 1))
-        wait_until(lambda: sorted(row.k for row in sink.rows) == ["a", "b"], live)
-    finally:
-        live.stop()
+    put_events(place, ("bad", 1), ("a", 1))
+    with live(job, place) as running:
+        wait_for_run("one row", lambda: [row.k for row in sink.rows] == ["a"], running)
+        put_events(place, ("b", 1))
+        wait_for_run("two rows", lambda: sorted(row.k for row in sink.rows) == ["a", "b"], running)
     assert letters.rows == []
     mended.touch()
-    start(place, job)
+    run_to_the_end(job, place)
     # At least once: the run may have been stopped in an epoch, which the next one repeats.
     assert {row.k for row in sink.rows} == {"a", "b", "bad"}
     assert letters.rows == []
-
-
-def wait_until(holds: Callable[[], bool], running: Run) -> None:
-    deadline = time.monotonic() + 300
-    while not holds():
-        assert running.is_running, running._query.exception()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)

@@ -4,9 +4,7 @@ Where a step goes by the clock Spark runs epochs for ever, with events or withou
 end by itself.
 """
 
-import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,17 +18,16 @@ from lockgate import (
     Job,
     MemorySink,
     MemorySource,
-    Run,
     StatefulFunction,
     Stream,
     get_state,
     pattern,
-    run,
     stream,
     value,
     windows,
 )
 from lockgate.errors import Failed
+from support.runs import live, reports_of, run_to_the_end, wait_for_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -94,33 +91,14 @@ def make_job(made: dict[str, Stream], sinks: dict[str, MemorySink]) -> Job:
     return Job("clock", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds")
 
 
-def start(job: Job, place: Path, **options: Any) -> Run:
-    return run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log", **options)
-
-
-def wait_until(holds: Callable[[], bool], running: Run, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert running.is_running, running._query.exception()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
-def reports_of(running: Run) -> list[dict[str, Any]]:
-    return [dict(one) if isinstance(one, dict) else json.loads(one.json) for one in running._query.recentProgress]
-
-
 def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_run(tmp_path: Path) -> None:
     sinks = {name: MemorySink() for name in TOGETHER}
-    running = start(make_job(make_steps(FIRST), sinks), tmp_path)
-    try:
+    with live(make_job(make_steps(FIRST), sinks), tmp_path) as running:
         # Two rows were taken at once, and then none: what comes after them comes by the clock.
-        wait_until(lambda: len(sinks["timers"].rows) > 2 and bool(sinks["early"].rows), running)
-        wait_until(lambda: len(sinks["time-outs, no event time"].rows) == 2, running)
+        wait_for_run("a timer", lambda: len(sinks["timers"].rows) > 2 and sinks["early"].rows, running)
+        wait_for_run("two time-outs", lambda: len(sinks["time-outs, no event time"].rows) == 2, running)
         seen = reports_of(running)[-1]["batchId"]
-        wait_until(lambda: reports_of(running)[-1]["batchId"] > seen, running)
-    finally:
-        running.stop()
+        wait_for_run("another epoch", lambda: reports_of(running)[-1]["batchId"] > seen, running)
     taken, again, reminder = sinks["timers"].rows
     assert taken == again == ("a", "taken", taken.at, None)
     assert reminder == ("a", "reminder", taken.at + SECOND, BEGIN + SECOND)
@@ -129,7 +107,7 @@ def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_ru
     assert sinks["early"].rows == [("a", *hour, 0, False, 2)], "told again, though no event came"
     assert [(row.reached, row.hot["v"]) for row in sinks["time-outs, no event time"].rows] == [("hot", 90), ("hot", 91)]
 
-    ended = start(make_job(make_steps(LATER), sinks), tmp_path, until_caught_up=True)
+    ended = run_to_the_end(make_job(make_steps(LATER), sinks), tmp_path)
     assert not ended.is_running
     # Within an epoch no time passes; between the runs a second has passed, and no hour.
     assert sinks["ttl"].rows == [(90, None, None), (91, 90, 90), (50, None, 91)]
@@ -140,12 +118,10 @@ def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_ru
 def test_what_has_expired_is_forgotten_though_its_key_is_never_seen_again(tmp_path: Path) -> None:
     name = "ttl, no event time"
     job = make_job(make_steps(FIRST), {name: MemorySink()})
-    running = start(job, tmp_path)
-    try:
-        wait_until(lambda: bool(reports_of(running)), running)  # an epoch is done
-        wait_until(lambda: get_state(job, name, checkpoint=running.checkpoint) == {("a",): {"long": 91}}, running)
-    finally:
-        running.stop()
+    left = {("a",): {"long": 91}}
+    with live(job, tmp_path) as running:
+        wait_for_run("an epoch", lambda: reports_of(running), running)
+        wait_for_run("what is left", lambda: get_state(job, name, checkpoint=running.checkpoint) == left, running)
     first = get_state(job, name, checkpoint=running.checkpoint, epoch=0)
     assert first == {("a",): {"short": 91, "long": 91}}
 
@@ -169,8 +145,8 @@ def test_a_run_to_the_end_ends_and_takes_what_came_while_an_empty_epoch_waited_t
 ) -> None:
     sinks: dict[str, MemorySink] = {name: BreakingSink()}
     with pytest.raises(Failed, match="the sink breaks"):
-        start(make_job(make_steps(FIRST), sinks), tmp_path, until_caught_up=True)
-    ended = start(make_job(make_steps(LATER), sinks), tmp_path, until_caught_up=True)
+        run_to_the_end(make_job(make_steps(FIRST), sinks), tmp_path)
+    ended = run_to_the_end(make_job(make_steps(LATER), sinks), tmp_path)
     assert not ended.is_running
     found = {one["batchId"]: one["numInputRows"] for one in reports_of(ended) if "addBatch" in one["durationMs"]}
     assert min(found) == 1, "the epoch was not repeated"

@@ -19,12 +19,12 @@ from lockgate import (
     Stream,
     acks,
     aggregates,
-    run,
     stream,
     value,
 )
 from lockgate.errors import Failed, FunctionFailed
 from support.records import make_topics, read, send, unique
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -41,10 +41,6 @@ def place(tmp_path: Path) -> Path:
 
 def events(place: Path) -> Stream:
     return stream("in", FileSource(path=str(place / "in"), value=VALUE))
-
-
-def run_job(place: Path, job: Job) -> None:
-    run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log", until_caught_up=True)
 
 
 def die_at(number: int) -> Any:
@@ -66,7 +62,7 @@ def job_of(ends: Stream, sink: MemorySink, **more: Any) -> Job:
 def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place: Path, tracking: Any) -> None:
     sink, letters = MemorySink(), MemorySink()
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
-    run_job(place, job_of(doubled, sink, dead_letters=letters, tracking=tracking))
+    run_to_the_end(job_of(doubled, sink, dead_letters=letters, tracking=tracking), place)
     assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40) if number != 23]
     (letter,) = letters.rows
     assert (letter.step, letter.attempts, bytes(letter.value)) == ("map", 1, b'{"k":"b","v":23}')
@@ -80,7 +76,7 @@ def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Pa
         return {"twice": 2 * row.v}
 
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+    run_to_the_end(job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters), place)
     assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40) if number not in (3, 17, 31)]
     assert sorted(row.shown for row in letters.rows) == sorted(str({"k": "b", "v": number}) for number in (3, 17, 31))
 
@@ -94,7 +90,7 @@ def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, m
 
     sink, letters = MemorySink(), MemorySink()
     with pytest.raises(Failed) as caught:
-        run_job(place, job_of(events(place).map(broken, schema="twice INT"), sink, dead_letters=letters))
+        run_to_the_end(job_of(events(place).map(broken, schema="twice INT"), sink, dead_letters=letters), place)
     assert "Python workers died 2x with step 'map'" in caught.value.what
     assert sink.rows == letters.rows == []
 
@@ -102,7 +98,7 @@ def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, m
 def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
     with pytest.raises(FunctionFailed) as caught:
-        run_job(place, job_of(doubled, MemorySink()))
+        run_to_the_end(job_of(doubled, MemorySink()), place)
     assert "'v': 23" in caught.value.what
     assert "its Python worker died with it in hand" in caught.value.what
     assert Path(__file__).name in caught.value.where
@@ -118,7 +114,7 @@ def test_a_worker_that_was_killed_once_by_somebody_else_costs_no_event(place: Pa
         return {"twice": 2 * row.v}
 
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+    run_to_the_end(job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters), place)
     assert been_here.exists()
     assert sorted(row.twice for row in sink.rows) == [2 * number for number in range(40)]
     assert letters.rows == []
@@ -136,7 +132,7 @@ def test_workers_that_die_with_something_else_each_time_end_the_job_and_nobody_i
 
     sink, letters = MemorySink(), MemorySink()
     with pytest.raises(Failed) as caught:
-        run_job(place, job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters))
+        run_to_the_end(job_of(events(place).map(double, schema="twice INT"), sink, dead_letters=letters), place)
     assert "Python workers died 1x with step 'map', the row from in" in caught.value.what
     assert sink.rows == letters.rows == []
 
@@ -156,7 +152,7 @@ class Sums(StatefulFunction):
 
 def test_state_is_as_if_the_event_had_not_come(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).key_by("k").process(Sums()), sink, dead_letters=letters))
+    run_to_the_end(job_of(events(place).key_by("k").process(Sums()), sink, dead_letters=letters), place)
     totals = {key: max(row.total for row in sink.rows if row.k == key) for key in "ab"}
     assert totals == {"a": sum(range(0, 40, 2)), "b": sum(range(1, 40, 2)) - 23}
     (letter,) = letters.rows
@@ -172,7 +168,7 @@ def fatal(one: Any, other: Any) -> Any:
 def test_code_that_sees_all_of_a_key_is_named_with_the_key(place: Path) -> None:
     rolled = events(place).key_by("k").rolling(total=aggregates.combine("v", fatal, "INT"))
     with pytest.raises(FunctionFailed) as caught:
-        run_job(place, job_of(rolled, MemorySink(), dead_letters=MemorySink()))
+        run_to_the_end(job_of(rolled, MemorySink(), dead_letters=MemorySink()), place)
     assert "key ('b',): its Python worker died with it in hand" in caught.value.what
 
 
@@ -185,6 +181,6 @@ def test_exactly_once_the_event_is_named_though_tries_are_repeated_by_their_coor
     doubled = stream("in", source).map(die_at(23), schema="k STRING, twice INT")
     out = doubled.to("out", KafkaSink(topic=names[1], servers=kafka))
     with pytest.raises(FunctionFailed) as caught:
-        run_job(tmp_path, Job(f"crashes-{names[1]}", out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
+        run_to_the_end(Job(f"crashes-{names[1]}", out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
     assert "'v': 23" in caught.value.what
     assert read(kafka, names[1]) == []

@@ -29,7 +29,6 @@ from lockgate import (
     SqliteSink,
     StatefulFunction,
     Stream,
-    run,
     stream,
     value,
 )
@@ -39,6 +38,7 @@ from lockgate.kafka.topics import create_topics
 from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
 from lockgate.services.stack import Stack
 from support.records import producing, read_json, send
+from support.runs import run_to_the_end
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
 VALUE = "k STRING, v INT"
@@ -91,7 +91,7 @@ class Bench:
         return str(self.place / "checkpoint")
 
     def run(self, job: Job) -> None:
-        run(job, checkpoint=self.checkpoint, log_file=self.place / "spark.log", until_caught_up=True)
+        run_to_the_end(job, self.place, checkpoint=self.checkpoint)
 
     def desk(self, job: Job) -> LetterDesk:
         return LetterDesk(job, checkpoint=self.checkpoint)

@@ -2,19 +2,20 @@
 
 import json
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from lockgate import FileSource, Guarantee, Job, KafkaSource, MemorySink, Run, Stream, run, stream, windows
+from lockgate import FileSource, Guarantee, Job, KafkaSource, MemorySink, Run, Stream, stream, windows
 from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.heartbeat import Heart, Heartbeat, report_interval
 from lockgate.runtime.progress import count_events, count_lag
+from support.files import put
 from support.records import make_topics, send, unique
+from support.runs import live, reports_of, run_to_the_end, wait_for_run
+from support.waiting import wait_for
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 IDLE = timedelta(seconds=10)
@@ -102,10 +103,7 @@ def test_an_epoch_that_is_repeated_behind_an_outage_is_no_silence(tmp_path: Path
     heartbeat = Heartbeat(lambda watcher: reports, past=lambda: Past(planned=160), pulse=pulse, idle=IDLE, job="idle")
     heartbeat.start()
     try:
-        deadline = time.monotonic() + 60
-        while not pulse.exists():
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.05)
+        wait_for("a pulse", pulse.exists)
         assert int(pulse.read_text()) == (BEGIN.timestamp() + 61) * 1000
     finally:
         heartbeat.stop()
@@ -145,15 +143,9 @@ def inputs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put(place: Path, *events: tuple[str, int, float]) -> None:
-    """A file of events, each with the second of its time; in place whole."""
-    lines = [
-        json.dumps({"k": key, "v": value, "at": (BEGIN + timedelta(seconds=at)).isoformat()})
-        for key, value, at in events
-    ]
-    aside = place.parent / f"{uuid4().hex}.json"
-    aside.write_text("\n".join(lines))
-    aside.rename(place / aside.name)
+def put_events(place: Path, *events: tuple[str, int, float]) -> None:
+    """A file of events, each with the second of its time."""
+    put(place, *({"k": key, "v": value, "at": BEGIN + timedelta(seconds=at)} for key, value, at in events))
 
 
 def timed(place: Path, name: str) -> Stream:
@@ -166,20 +158,9 @@ def counts_job(events: Stream, sink: MemorySink) -> Job:
     return Job("idle", counted.to("counts", sink), guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds")
 
 
-def start(job: Job, place: Path) -> Run:
-    return run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log")
-
-
-def wait_until(holds: Callable[[], bool], running: Run, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert running.is_running, running._query.exception()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
-def reports_of(running: Run) -> list[dict[str, Any]]:
-    return [dict(one) if isinstance(one, dict) else json.loads(one.json) for one in running._query.recentProgress]
+def last_state(running: Run) -> dict[str, Any]:
+    state: dict[str, Any] = reports_of(running)[-1]["stateOperators"][0]
+    return state
 
 
 def beats_of(running: Run) -> int:
@@ -200,24 +181,18 @@ def counted(sink: MemorySink) -> list[tuple[str, int, int]]:
 @pytest.mark.usefixtures("spark")
 def test_the_windows_of_a_stream_that_stops_are_closed_also_by_a_later_run(inputs: Path) -> None:
     sink = MemorySink()
-    put(inputs / "one", ("a", 1, 0), ("a", 2, 1), ("b", 3, 4))
-    first = start(counts_job(timed(inputs, "one"), sink), inputs)
-    try:
-        wait_until(lambda: len(sink.rows) >= 2, first)
+    put_events(inputs / "one", ("a", 1, 0), ("a", 2, 1), ("b", 3, 4))
+    with live(counts_job(timed(inputs, "one"), sink), inputs) as first:
+        wait_for_run("two rows", lambda: len(sink.rows) >= 2, first)
         assert counted(sink) == [("a", 0, 2), ("b", 0, 1)]
-        wait_until(lambda: reports_of(first)[-1]["stateOperators"][0]["numRowsTotal"] == 0, first)
+        wait_for_run("an empty state", lambda: last_state(first)["numRowsTotal"] == 0, first)
         told = beats_of(first)
         # An event behind what silence has moved is late; one ahead of it opens a window.
-        put(inputs / "one", ("a", 4, 2), ("c", 5, 300))
-        wait_until(lambda: any(one["numInputRows"] == 2 for one in reports_of(first)), first)
-    finally:
-        first.stop()
+        put_events(inputs / "one", ("a", 4, 2), ("c", 5, 300))
+        wait_for_run("both events", lambda: any(one["numInputRows"] == 2 for one in reports_of(first)), first)
     assert told >= (BEGIN.timestamp() + 5) * 1000
-    second = start(counts_job(timed(inputs, "one"), sink), inputs)
-    try:
-        wait_until(lambda: len(sink.rows) >= 3, second)
-    finally:
-        second.stop()
+    with live(counts_job(timed(inputs, "one"), sink), inputs) as second:
+        wait_for_run("a third row", lambda: len(sink.rows) >= 3, second)
     assert counted(sink) == [("a", 0, 2), ("b", 0, 1), ("c", 300, 1)]
     assert not second._heartbeat._pulse.exists()  # type: ignore[union-attr]
 
@@ -227,15 +202,11 @@ def test_the_windows_of_a_stream_that_stops_are_closed_also_by_a_later_run(input
 def test_windows_that_a_run_to_the_end_left_open_are_closed_by_a_live_one_without_an_event(inputs: Path) -> None:
     # The live run has nothing to run an epoch for, and Spark tells no watermark before the first.
     sink = MemorySink()
-    put(inputs / "one", ("a", 1, 0), ("b", 2, 300))
-    ended = counts_job(timed(inputs, "one"), sink)
-    run(ended, checkpoint=str(inputs / "checkpoint"), log_file=inputs / "spark.log", until_caught_up=True)
+    put_events(inputs / "one", ("a", 1, 0), ("b", 2, 300))
+    run_to_the_end(counts_job(timed(inputs, "one"), sink), inputs)
     assert counted(sink) == [("a", 0, 1)]
-    live = start(counts_job(timed(inputs, "one"), sink), inputs)
-    try:
-        wait_until(lambda: len(sink.rows) >= 2, live)
-    finally:
-        live.stop()
+    with live(counts_job(timed(inputs, "one"), sink), inputs) as started:
+        wait_for_run("two rows", lambda: len(sink.rows) >= 2, started)
     assert counted(sink) == [("a", 0, 1), ("b", 300, 1)]
 
 
@@ -245,22 +216,19 @@ def test_windows_that_a_run_to_the_end_left_open_are_closed_by_a_live_one_withou
 def test_a_silent_input_beside_a_busy_one_is_waited_for_until_both_are_silent(inputs: Path) -> None:
     sink = MemorySink()
     both = timed(inputs, "one").merge(timed(inputs, "two"))
-    put(inputs / "one", ("a", 1, 0))
-    put(inputs / "two", ("b", 2, 3))
-    running = start(counts_job(both, sink), inputs)
-    try:
-        wait_until(lambda: any(one["numInputRows"] for one in reports_of(running)), running)
+    put_events(inputs / "one", ("a", 1, 0))
+    put_events(inputs / "two", ("b", 2, 3))
+    with live(counts_job(both, sink), inputs) as running:
+        wait_for_run("an epoch", lambda: any(one["numInputRows"] for one in reports_of(running)), running)
         began, at = time.monotonic(), 10
         while time.monotonic() - began < 6:  # three times as long as `idle`
             seen = len(list((inputs / "one").iterdir()))
-            put(inputs / "one", ("a", at, at))
+            put_events(inputs / "one", ("a", at, at))
             at += 1
-            wait_until(lambda seen=seen: read_files(running) > seen, running)  # type: ignore[misc]
+            wait_for_run("the file", lambda seen=seen: read_files(running) > seen, running)  # type: ignore[misc]
         assert beats_of(running) == 0
         assert sink.rows == []
-        wait_until(lambda: sum(row.n for row in sink.rows) == at - 10 + 2, running)
-    finally:
-        running.stop()
+        wait_for_run("all events", lambda: sum(row.n for row in sink.rows) == at - 10 + 2, running)
     assert ("a", 0, 1) in counted(sink)
     assert ("b", 0, 1) in counted(sink)
 
@@ -281,19 +249,16 @@ def test_history_is_replayed_without_a_beat_and_a_run_to_the_end_has_none(kafka:
         read = stream("in", KafkaSource(topic=topic, servers=kafka, value=VALUE))
         return counts_job(read.event_time("at", lateness="1 second", idle="2 seconds"), sink)
 
-    live, ended = MemorySink(), MemorySink()
-    running = run(job(live), checkpoint=str(tmp_path / "live"), log_file=tmp_path / "spark.log", rows_per_epoch=6)
-    try:
-        wait_until(lambda: sum(row.n for row in live.rows) == 120, running)
+    lasting, ended = MemorySink(), MemorySink()
+    with live(job(lasting), tmp_path, checkpoint=str(tmp_path / "live"), rows_per_epoch=6) as running:
+        wait_for_run("all events", lambda: sum(row.n for row in lasting.rows) == 120, running)
         reading = [one for one in reports_of(running) if one["numInputRows"] and not _is_only_beat(one)]
         assert len(reading) > 15
         assert all(_beat(one) == 0 for one in reading)
         assert beats_of(running) > 0
-    finally:
-        running.stop()
-    run(job(ended), checkpoint=str(tmp_path / "end"), log_file=tmp_path / "spark.log", until_caught_up=True)
+    run_to_the_end(job(ended), tmp_path, checkpoint=str(tmp_path / "end"))
     assert sum(row.n for row in ended.rows) == 115
-    assert counted(ended) == counted(live)[:-1]
+    assert counted(ended) == counted(lasting)[:-1]
 
 
 def _is_only_beat(one: dict[str, Any]) -> bool:
@@ -304,13 +269,10 @@ def _is_only_beat(one: dict[str, Any]) -> bool:
 @pytest.mark.usefixtures("spark")
 def test_windows_by_arrival_close_by_the_clock(inputs: Path) -> None:
     sink = MemorySink()
-    put(inputs / "one", ("a", 1, 0), ("a", 2, 9_000), ("b", 3, 4))
+    put_events(inputs / "one", ("a", 1, 0), ("a", 2, 9_000), ("b", 3, 4))
     began = datetime.now(UTC)
     read = stream("one", FileSource(path=str(inputs / "one"), value=VALUE)).processing_time()
-    running = start(counts_job(read, sink), inputs)
-    try:
-        wait_until(lambda: len(sink.rows) >= 2, running)
-    finally:
-        running.stop()
+    with live(counts_job(read, sink), inputs) as running:
+        wait_for_run("two rows", lambda: len(sink.rows) >= 2, running)
     assert [(row.k, row.n) for row in sorted(sink.rows)] == [("a", 2), ("b", 1)]
     assert all(row.window_end > began > row.window_start - timedelta(minutes=5) for row in sink.rows)

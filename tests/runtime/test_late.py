@@ -19,7 +19,6 @@ from lockgate import (
     MemorySink,
     MemorySource,
     Stream,
-    run,
     stream,
     windows,
 )
@@ -27,6 +26,7 @@ from lockgate.errors import Failed
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.late import watermark_before
 from support.records import make_topics, read_json, send, unique
+from support.runs import run_to_the_end
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=20)
@@ -48,10 +48,6 @@ def make_events(seed: int, count: int = 300) -> list[Event]:
 def read(events: list[Event], late: Late, per_epoch: int = 45) -> Stream:
     source = MemorySource(events, value="k STRING, v INT, at TIMESTAMP", per_epoch=per_epoch)
     return stream("events", source).event_time("at", lateness=LATENESS, late=late)
-
-
-def run_to_the_end(job: Job, tmp_path: Path, **options: Any) -> Any:
-    return run(job, until_caught_up=True, checkpoint=str(tmp_path / "cp"), log_file=tmp_path / "spark.log", **options)
 
 
 def windows_of(at: datetime, every: timedelta) -> list[tuple[datetime, datetime]]:

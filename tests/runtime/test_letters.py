@@ -22,26 +22,20 @@ from lockgate import (
     MemorySource,
     StatefulFunction,
     Stream,
-    run,
     stream,
     value,
     windows,
 )
 from lockgate.errors import Failed, FunctionFailed
 from lockgate.kafka.topics import create_topics
+from support.files import put
 from support.records import read_json
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 VALUE = "k STRING, v INT"
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def put(place: Path, *lines: str) -> None:
-    """A file of lines, in place whole."""
-    aside = place.parent / f"{uuid4().hex}.json"
-    aside.write_text("\n".join(lines))
-    aside.rename(place / aside.name)
 
 
 @pytest.fixture
@@ -52,10 +46,6 @@ def place(tmp_path: Path) -> Path:
 
 def events(place: Path, declared: str = VALUE) -> Stream:
     return stream("in", FileSource(path=str(place / "in"), value=declared))
-
-
-def run_job(place: Path, job: Job) -> None:
-    run(job, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log", until_caught_up=True)
 
 
 def job_of(ends: Stream, sink: MemorySink, letters: Any) -> Job:
@@ -73,7 +63,7 @@ def half(row: Any) -> dict[str, Any]:
 def test_a_function_that_raises_lets_all_other_events_pass(place: Path) -> None:
     put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":5}')
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).map(half, schema="k STRING, half INT"), sink, letters))
+    run_to_the_end(job_of(events(place).map(half, schema="k STRING, half INT"), sink, letters), place)
     assert values_of(sink, "k", "half") == [("a", 5), ("c", 2)]
     (letter,) = letters.rows
     assert (letter.step, letter.attempts, letter.source, letter.job) == ("map", 1, "in", "letters")
@@ -86,7 +76,7 @@ def test_a_function_that_raises_lets_all_other_events_pass(place: Path) -> None:
 def test_a_value_that_does_not_parse_is_a_letter_whatever_is_filtered_behind_it(place: Path, condition: str) -> None:
     put(place / "in", '{"k":"a","v":2}', "nonsense", '{"k":"c","v":"x"}')
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).where(condition), sink, letters))
+    run_to_the_end(job_of(events(place).where(condition), sink, letters), place)
     assert values_of(sink, "k") == ["a"]
     assert [(bytes(row.value), row.step) for row in sorted(letters.rows, key=lambda row: bytes(row.value))] == [
         (b"nonsense", "in"),
@@ -103,7 +93,7 @@ def words(row: Any) -> Iterator[dict[str, Any]]:
 def test_results_that_their_columns_cannot_hold_make_one_letter_of_their_event(place: Path) -> None:
     put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":3}', '{"k":"c","v":1}')
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).flat_map(words, schema="word STRING, n INT"), sink, letters))
+    run_to_the_end(job_of(events(place).flat_map(words, schema="word STRING, n INT"), sink, letters), place)
     assert values_of(sink, "word", "n") == [("a", 0), ("a", 1), ("c", 0)]
     assert [(bytes(row.value), row.step) for row in letters.rows] == [(b'{"k":"b","v":3}', "flat_map")]
 
@@ -112,7 +102,7 @@ def test_a_child_that_fails_is_a_letter_of_its_own(place: Path) -> None:
     put(place / "in", '{"k":"a","v":3}')
     sink, letters = MemorySink(), MemorySink()
     split = events(place).flat_map(lambda row: [(row.k, n) for n in range(row.v)], schema="k STRING, v INT")
-    run_job(place, job_of(split.map(half, schema="k STRING, half INT"), sink, letters))
+    run_to_the_end(job_of(split.map(half, schema="k STRING, half INT"), sink, letters), place)
     assert values_of(sink, "half") == [5, 10]
     assert [(row.child, row.step, bytes(row.value)) for row in letters.rows] == [("0", "map", b'{"k":"a","v":3}')]
 
@@ -120,7 +110,7 @@ def test_a_child_that_fails_is_a_letter_of_its_own(place: Path) -> None:
 def test_a_condition_in_python_that_raises(place: Path) -> None:
     put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}')
     sink, letters = MemorySink(), MemorySink()
-    run_job(place, job_of(events(place).where(lambda row: 10 / row.v > 1), sink, letters))
+    run_to_the_end(job_of(events(place).where(lambda row: 10 / row.v > 1), sink, letters), place)
     assert values_of(sink, "k") == ["a"]
     assert [row.step for row in letters.rows] == ["where"]
 
@@ -138,7 +128,7 @@ def test_sql_that_fails_on_an_event_makes_a_letter_of_it(place: Path) -> None:
     each = checked.select("k", half="10 / v", more="10 / v + 1", same="v").where("k = '7' OR cast(k AS INT) IS NULL")
     chosen = read.select("k", half="10 / v", more="10 / v + 1", same="v")
     outputs = chosen.to("chosen", sink), each.to("each", MemorySink())
-    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    run_to_the_end(Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters), place)
     assert sorted((row.k, row.half, row.more, row.same) for row in sink.rows if row.k != "c") == [
         ("7", 5.0, 6.0, 2),
         ("a", 5.0, 6.0, 2),
@@ -165,7 +155,7 @@ def test_parts_of_a_split_fail_one_by_one(place: Path) -> None:
         parts["few"].select("k", byte="cast(v * 127 + 1 AS TINYINT)", one="1").to("out-few", few),
         parts["rest"].to("out-rest", rest),
     )
-    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    run_to_the_end(Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters), place)
     assert (values_of(many, "k"), values_of(few, "k", "byte", "one"), values_of(rest, "k")) == (
         ["x"],
         [("b", 1, 1)],
@@ -189,7 +179,7 @@ def test_sql_behind_the_sides_of_a_step_with_state(place: Path) -> None:
         whole.select("n", key="cast(k AS INT)").to("out", sink),
         whole.late.where("k <> 'x'").select("k", part="10 / cast(k AS INT)").to("late", late),
     )
-    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    run_to_the_end(Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters), place)
     assert (values_of(sink, "key", "n"), values_of(late, "k", "part")) == ([(5, 1), (9, 2)], [("5", 2.0)])
     assert sorted((row.step, row.reason, json.loads(row.shown)["k"]) for row in letters.rows) == [
         ("select", "SQL fails: key = cast(k AS INT)", "x"),
@@ -214,9 +204,9 @@ def test_an_event_that_a_function_with_state_fails_on_leaves_no_trace_in_its_sta
     put(place / "in", '{"k":"a","v":1}', '{"k":"a","v":-50}', '{"k":"a","v":2}', '{"k":"b","v":-1}')
     sink, letters = MemorySink(), MemorySink()
     job = job_of(events(place).key_by("k").process(Total()), sink, letters)
-    run_job(place, job)
+    run_to_the_end(job, place)
     put(place / "in", '{"k":"a","v":-9}', '{"k":"a","v":4}', '{"k":"b","v":7}')
-    run_job(place, job)
+    run_to_the_end(job, place)
     assert values_of(sink, "k", "total") == [("a", 1), ("a", 3), ("a", 7), ("b", 7)]
     assert sorted(bytes(row.value) for row in letters.rows) == [
         b'{"k":"a","v":-50}',
@@ -237,7 +227,7 @@ def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) 
     sink, letters = MemorySink(), MemorySink()
     timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second", max_ahead="1 day")
     counts = timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)")
-    run_job(place, job_of(counts, sink, letters))
+    run_to_the_end(job_of(counts, sink, letters), place)
     assert [(row.window_start, row.n) for row in sink.rows] == [(BEGIN, 1)]
     assert sorted(json.loads(bytes(row.value))["k"] for row in letters.rows) == ["b", "c"]
     assert {row.step for row in letters.rows} == {"event_time"}
@@ -246,7 +236,7 @@ def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) 
 def test_events_of_typed_rows_are_kept_as_json(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
     read = stream("in", MemorySource([("a", 5), ("b", 0)], value=VALUE))
-    run_job(place, job_of(read.map(half, schema="k STRING, half INT"), sink, letters))
+    run_to_the_end(job_of(read.map(half, schema="k STRING, half INT"), sink, letters), place)
     assert [json.loads(bytes(row.value)) for row in letters.rows] == [{"k": "b", "v": 0}]
     assert [(row.part, row.at) for row in letters.rows] == [("in", 1)]
 
@@ -257,7 +247,7 @@ def test_an_event_that_two_outputs_cannot_parse_is_one_letter(place: Path) -> No
     read = events(place)
     halves = read.map(half, schema="k STRING, half INT")
     outputs = halves.to("one", one), read.select("k").to("two", two)
-    run_job(place, Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters))
+    run_to_the_end(Job("letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters), place)
     assert (values_of(one, "half"), values_of(two, "k")) == ([5], ["a"])
     assert [bytes(row.value) for row in letters.rows] == [b"nonsense"]
 
@@ -271,10 +261,10 @@ def test_a_job_stops_that_sends_too_much_there(place: Path, stop_after: float, g
     sink, letters = MemorySink(), MemorySink()
     halves = events(place).map(half, schema="k STRING, half INT")
     with pytest.raises(Failed, match=f"{told} of job 'letters' became dead letters .* stop_after"):
-        run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=stop_after)))
+        run_to_the_end(job_of(halves, sink, DeadLetters(letters, stop_after=stop_after)), place)
     assert (sink.rows, letters.rows) == ([], [])
     # Nothing is lost: with a limit that lets them pass, all come out.
-    run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=0.9)))
+    run_to_the_end(job_of(halves, sink, DeadLetters(letters, stop_after=0.9)), place)
     assert (len(sink.rows), len(letters.rows)) == (good, bad)
 
 
@@ -283,7 +273,7 @@ def test_a_few_letters_within_the_limit_stop_nothing(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
     halves = events(place).map(half, schema="k STRING, half INT")
     # A quarter of four events is more than a hundredth, but says nothing yet.
-    run_job(place, job_of(halves, sink, DeadLetters(letters, stop_after=0.01)))
+    run_to_the_end(job_of(halves, sink, DeadLetters(letters, stop_after=0.01)), place)
     assert (len(sink.rows), len(letters.rows)) == (3, 1)
 
 
@@ -301,7 +291,7 @@ def test_what_belongs_to_no_event_stops_the_job_as_before(place: Path) -> None:
     put(place / "in", json.dumps({"k": "a", "at": (BEGIN + timedelta(minutes=1)).isoformat()}))
     timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second")
     with pytest.raises(FunctionFailed, match="no bell"):
-        run_job(place, job_of(timed.key_by("k").process(Bell()), MemorySink(), MemorySink()))
+        run_to_the_end(job_of(timed.key_by("k").process(Bell()), MemorySink(), MemorySink()), place)
 
 
 @pytest.mark.system
@@ -315,7 +305,7 @@ def test_records_that_a_topic_would_refuse(guarantee: Guarantee, kafka: str, pla
     letters = KafkaSink(topic=f"{topic}-letters", servers=kafka)
     padded = events(place).select("k", v="least(v, 7)", text="repeat('ab', greatest(v, 1))").where("k <> 'b' OR v = 7")
     chosen = padded.select("k", "text", v="if(k = 'large', 1, v)")
-    run_job(place, Job("letters", chosen.to("out", out), guarantee=guarantee, dead_letters=letters))
+    run_to_the_end(Job("letters", chosen.to("out", out), guarantee=guarantee, dead_letters=letters), place)
     assert sorted(row["k"] for row in read_json(kafka, topic)) == ["a", "c"]
     found = sorted(
         (row["step"], row["reason"], base64.b64decode(row["value"])) for row in read_json(kafka, letters.topic)

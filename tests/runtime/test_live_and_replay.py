@@ -1,7 +1,6 @@
 """The same program over the present and over the past gives the same rows."""
 
 import random
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream, windows
+from lockgate import Guarantee, Job, KafkaSource, MemorySink, Run, stream, windows
 from support.records import make_topics, send, unique
+from support.runs import live, reports_of, run_to_the_end, wait_for_run
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -64,35 +64,19 @@ def test_a_job_with_window_and_join_gives_the_same_rows_live_and_replayed(kafka:
     topics = make_topics(kafka, unique("orders"), unique("payments"), partitions=3)
     orders, payments = make_events(400)
     live_sink, replay_sink = MemorySink(), MemorySink()
-    live = run(job(kafka, *topics, live_sink), checkpoint=str(tmp_path / "live"), log_file=tmp_path / "spark.log")
-    try:
+    with live(job(kafka, *topics, live_sink), tmp_path) as running:
         for part in range(0, len(orders), 50):
-            seen = epochs_done(live)
+            seen = epochs_done(running)
             for topic, events in zip(topics, (orders, payments), strict=True):
                 send(kafka, topic, events[part : part + 50], partition=lambda event: event["id"] % 3)
-            wait_until(lambda seen=seen: epochs_done(live) > seen, live)  # type: ignore[misc]
+            wait_for_run("an epoch", lambda seen=seen: epochs_done(running) > seen, running)  # type: ignore[misc]
         expected = expected_rows(orders, payments)
-        wait_until(lambda: len(live_sink.rows) >= len(expected), live)
-    finally:
-        live.stop()
-    run(
-        job(kafka, *topics, replay_sink),
-        checkpoint=str(tmp_path / "replay"),
-        until_caught_up=True,
-        log_file=tmp_path / "spark.log",
-    )
+        wait_for_run("all rows", lambda: len(live_sink.rows) >= len(expected), running)
+    run_to_the_end(job(kafka, *topics, replay_sink), tmp_path, checkpoint=str(tmp_path / "replay"))
     assert Counter(map(tuple, replay_sink.rows)) == expected
     assert Counter(map(tuple, live_sink.rows)) == expected
     assert len(set(live_sink.epochs)) > len(set(replay_sink.epochs))
 
 
-def epochs_done(live: Any) -> int:
-    return max((int(report["batchId"]) for report in live._query.recentProgress if report["numInputRows"]), default=-1)
-
-
-def wait_until(holds: Any, live: Any, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert live.is_running, live._query.exception()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
+def epochs_done(running: Run) -> int:
+    return max((int(report["batchId"]) for report in reports_of(running) if report["numInputRows"]), default=-1)

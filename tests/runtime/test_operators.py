@@ -26,12 +26,12 @@ from lockgate import (
     Stream,
     WindowedStream,
     pattern,
-    run,
     stream,
     value,
     windows,
 )
 from lockgate.dataflow.windows import SlidingWindow, TimeWindow, TumblingWindow
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -80,9 +80,9 @@ def source(events: list[Event]) -> Stream:
     return stream("events", MemorySource(events, value="k STRING, v INT, at TIMESTAMP", per_epoch=PER_EPOCH))
 
 
-def run_to_the_end(place: Path, *outputs: Output) -> None:
+def run_outputs(place: Path, *outputs: Output) -> None:
     job = Job("operators", *outputs, guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log")
+    run_to_the_end(job, place)
 
 
 def tuples(sink: MemorySink) -> Counter[Group]:
@@ -156,7 +156,7 @@ def test_windows_by_function_are_native_windows_with_exactly_the_late_events(tmp
     for name, sink in native.items():
         counted = timed.window(TOGETHER[name]).aggregate(n="count(*)", total="sum(v)")
         outputs.append(counted.to(f"native {name}", sink))
-    run_to_the_end(tmp_path, *outputs)
+    run_outputs(tmp_path, *outputs)
     for name, sink in native.items():
         assert tuples(whole[name]) == tuples(sink)
     for name, window in (("tumbling", TUMBLING), ("sliding", SLIDING)):
@@ -182,7 +182,7 @@ def test_the_last_revisions_of_corrected_windows_are_a_batch_over_all_that_was_a
     counted = corrected(TUMBLING, allowed).aggregate(n="count(*)", total="sum(v)")
     applied = corrected(SLIDING, allowed).trigger(on_late=True).apply(count_and_sum, "n INT, total INT")
     session = corrected(windows.session(gap=GAP), timedelta(days=9)).trigger(every=3)
-    run_to_the_end(
+    run_outputs(
         tmp_path,
         counted.to("tumbling", tumbling),
         counted.late.to("late", late),
@@ -308,7 +308,7 @@ def test_counts_conditions_totals_state_with_timers_and_patterns_equal_a_batch(t
         "cold": alarm.timed_out,
         "late": alarm.late,
     }
-    run_to_the_end(tmp_path, *(made.to(name, sinks[name]) for name, made in outputs.items()))
+    run_outputs(tmp_path, *(made.to(name, sinks[name]) for name, made in outputs.items()))
 
     by_key: dict[str, list[Event]] = defaultdict(list)
     for event in events:

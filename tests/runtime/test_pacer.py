@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
+from lockgate import Guarantee, Job, KafkaSource, MemorySink, stream
 from lockgate.runtime.progress import Progress
 from support.records import make_topics, send, unique
+from support.runs import start
 
 pytestmark = pytest.mark.system
 
@@ -37,7 +38,7 @@ def test_epochs_that_take_too_long_take_less(
         if progress.events_total == EVENTS:
             started.ask_to_stop()
 
-    started = run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log", wait=False)
+    started = start(job, tmp_path, wait=False)
     started.wait(on_progress=note)
     sizes = [later - earlier for earlier, later in zip([0, *totals], totals, strict=False)]
     taken = [size for size in sizes if size]

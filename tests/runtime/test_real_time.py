@@ -9,7 +9,7 @@ from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, st
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 from support.records import read_json, send
-from support.waiting import wait_for
+from support.runs import live, wait_for_run
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -27,11 +27,8 @@ def test_rows_go_through_a_job_in_real_time_mode(kafka: str, tmp_path: Path) -> 
     assert plan(job).physical.mode is Mode.REAL_TIME
     with pytest.raises(Refused, match="a real-time query has no end"):
         run(job, until_caught_up=True)
-    started = run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
-    try:
+    with live(job, tmp_path) as started:
         send(kafka, read, [{"id": number, "amount": number} for number in range(40)])
-        wait_for("all rows", lambda: len(read_json(kafka, write)) >= 29)
+        wait_for_run("all rows", lambda: len(read_json(kafka, write)) >= 29, started)
         assert started.is_running
-    finally:
-        started.stop()
     assert [row["id"] for row in read_json(kafka, write)] == list(range(11, 40))

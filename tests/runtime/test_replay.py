@@ -6,9 +6,9 @@ finds most of them there, takes them in a few large epochs, and is then given th
 
 import json
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from lockgate import (
     StatefulFunction,
     Stream,
     pattern,
-    run,
     stream,
     value,
     windows,
 )
+from support.files import put
+from support.runs import live, run_to_the_end, wait_for_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -108,26 +109,15 @@ def make_files(seed: int) -> list[str]:
     return [*files, json.dumps({"k": "end", "v": 50, "at": (BEGIN + timedelta(days=9)).isoformat()})]
 
 
-def put(place: Path, number: int, text: str) -> None:
-    aside = place.parent / f"{place.name}-{number}.new"
-    aside.write_text(text)
-    aside.replace(place / f"{number:03}.json")
-
-
-def live(jobs: list[Job], place: Path, files: list[str], first: int, checkpoint: Path) -> None:
+def run_live(jobs: list[Job], place: Path, files: list[str], first: int, checkpoint: Path) -> None:
     """Give jobs that run the files from this number on, one an epoch."""
-    running: list[Run] = []
-    try:
-        for job in jobs:
-            running.append(run(job, checkpoint=str(checkpoint / job.name), log_file=checkpoint / "spark.log"))
+    with ExitStack() as stack:
+        running = [stack.enter_context(live(job, checkpoint, checkpoint=str(checkpoint / job.name))) for job in jobs]
         for number, text in enumerate(files[first:], start=first):
-            put(place, number, text)
-            wait_until(lambda number=number: all(files_done(one) > number for one in running), running)  # type: ignore[misc]
+            put(place, text, name=f"{number:03}.json")
+            wait_for_run("the file", lambda number=number: min(map(files_done, running)) > number, *running)  # type: ignore[misc]
         # The last file has moved the watermark, and an epoch without events acts on it.
-        wait_until(lambda: all(has_closed(one) for one in running), running)
-    finally:
-        for one in running:
-            one.stop()
+        wait_for_run("the end of all windows", lambda: all(has_closed(one) for one in running), *running)
 
 
 def files_done(one: Run) -> int:
@@ -149,14 +139,6 @@ def has_closed(one: Run) -> bool:
     offsets = (Path(one.checkpoint) / "offsets" / str(max(done))).read_text().splitlines()
     watermark: int = json.loads(offsets[1])["batchWatermarkMs"]
     return watermark > (BEGIN + timedelta(days=8)).timestamp() * 1000
-
-
-def wait_until(holds: Callable[[], bool], running: list[Run], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert all(one.is_running for one in running), [one._query.exception() for one in running]
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def rows_of(sink: MemorySink) -> Counter[str]:
@@ -184,10 +166,10 @@ def test_history_at_full_speed_and_then_the_present_give_what_the_live_run_gave(
         one, two = (seen, seen_corrected) if name == "live" else (replayed, replayed_corrected)
         jobs = [in_time(place / "files", one), corrected(place / "files", two)]
         for number, text in enumerate(files[:first]):
-            put(place / "files", number, text)
+            put(place / "files", text, name=f"{number:03}.json")
         for job in jobs if first else []:
-            run(job, until_caught_up=True, checkpoint=str(place / job.name), log_file=place / "spark.log")
-        live(jobs, place / "files", files, first, place)
+            run_to_the_end(job, place, checkpoint=str(place / job.name))
+        run_live(jobs, place / "files", files, first, place)
     for name in seen:
         assert rows_of(replayed[name]) == rows_of(seen[name]), name
         assert len(seen[name].rows) > 3, name
@@ -231,7 +213,7 @@ def test_events_of_one_time_from_two_sources_have_one_order_in_both_runs(tmp_pat
     for sinks, per_epoch in ((seen, 1), (replayed, 100)):
         place = tmp_path / str(per_epoch)
         place.mkdir()
-        run(fires(sinks, per_epoch), until_caught_up=True, checkpoint=str(place / "job"), log_file=place / "spark.log")
+        run_to_the_end(fires(sinks, per_epoch), place, checkpoint=str(place / "job"))
     assert len({*replayed["alarms"].epochs}) == 1
     for name in seen:
         assert rows_of(replayed[name]) == rows_of(seen[name]), name

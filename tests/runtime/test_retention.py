@@ -1,9 +1,6 @@
 """Retention while running: the checkpoint of a long run stays bounded, its state too."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +8,8 @@ import pytest
 
 from lockgate.runtime.lifecycle.history import look_at
 from lockgate.runtime.lifecycle.tree import LocalTree
+from support.process import LOCKGATE, run
+from support.waiting import PATIENCE_SECONDS
 
 EPOCHS, KEPT, CARDS = 40, 3, 4
 
@@ -45,17 +44,9 @@ def test_a_long_run_keeps_its_newest_epochs_and_no_more(tmp_path: Path) -> None:
         "--keep-epochs",
         str(KEPT),
     ]
-    ended = subprocess.run(
-        [sys.executable, "-m", "lockgate.cli.main", *words],
-        cwd=tmp_path,
-        env={**os.environ, "SPARK_CONF_DIR": str(settings)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
+    environ = {"SPARK_CONF_DIR": str(settings)}
+    ended = run(*LOCKGATE, *words, cwd=tmp_path, environ=environ, seconds=3 * PATIENCE_SECONDS)
+    assert ended.returncode == 0, ended.stderr
     history = look_at(LocalTree(tmp_path / ".lockgate" / "checkpoints" / "long"))
     last = EPOCHS - 1
     assert history.planned == history.committed == list(range(last - KEPT, last + 1))

@@ -25,12 +25,12 @@ from lockgate import (
     list_of,
     map_of,
     pattern,
-    run,
     stream,
     value,
     windows,
 )
 from lockgate.errors import BadJob, Failed, FunctionFailed, Refused
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -51,12 +51,12 @@ def work(rows: Stream, tmp_path: Path, *, name: str = "work", **options: Any) ->
     """Run a stream to its end; its checkpoint is kept."""
     sink = MemorySink()
     job = Job(name, rows.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=place(tmp_path), log_file=tmp_path / "spark.log", **options)
+    run_to_the_end(job, tmp_path, **options)
     return job, sink
 
 
 def place(tmp_path: Path) -> str:
-    return str(tmp_path / "cp")
+    return str(tmp_path / "checkpoint")
 
 
 class Totals(StatefulFunction):
@@ -238,9 +238,9 @@ def test_a_first_epoch_that_is_repeated_begins_with_the_same(tmp_path: Path) -> 
     rows = read(make_events(20)).key_by("k").parallel(1).process(Totals(), name="totals", initial=str(states))
     job = Job("work", rows.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
     with pytest.raises(Failed, match="the sink breaks"):
-        run(job, until_caught_up=True, checkpoint=place(tmp_path), log_file=tmp_path / "spark.log")
+        run_to_the_end(job, tmp_path)
     states.unlink()
-    run(job, until_caught_up=True, checkpoint=place(tmp_path), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     kept = get_state(job, "totals", checkpoint=place(tmp_path))
     assert kept[("a",)]["total"] == 1000 + sum(v for k, _, v, _ in make_events(20) if k == "a")
     assert kept[("z",)] == {"total": 5}
@@ -394,7 +394,9 @@ def test_a_damaged_file_of_the_state_is_told_at_once_and_nothing_is_lost(tmp_pat
         return read(make_events(count)).key_by("k").parallel(1).rolling(total="sum(v)")
 
     work(rows(6), tmp_path)
-    whole = {file: file.read_bytes() for file in (tmp_path / "cp" / "state" / "0" / "0").glob("1.*")}  # log, snapshot
+    whole = {
+        file: file.read_bytes() for file in (tmp_path / "checkpoint" / "state" / "0" / "0").glob("1.*")
+    }  # log, snapshot
     for file, data in whole.items():
         file.write_bytes(damage(data))
     with pytest.raises(Failed, match="a file of the state in the checkpoint cannot be read") as told:
@@ -415,7 +417,7 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
         ]
         outputs = [one.to(f"out {number}", MemorySink()) for number, one in enumerate(sums)]
         work_job = Job("work", *outputs, guarantee=Guarantee.AT_LEAST_ONCE)
-        run(work_job, until_caught_up=True, checkpoint=place(tmp_path), log_file=tmp_path / "spark.log")
+        run_to_the_end(work_job, tmp_path)
 
     job("2 seconds", "4 seconds")
     with pytest.raises(
@@ -456,7 +458,7 @@ def test_native_windows_whose_passes_have_changed_are_refused(tmp_path: Path) ->
         made = {"short": short, "short too": short.where("n > 1"), "long": long}
         outputs = [made[kind].to(f"out {kind}", MemorySink()) for kind in kinds]
         work_job = Job("work", *outputs, guarantee=Guarantee.AT_LEAST_ONCE)
-        run(work_job, until_caught_up=True, checkpoint=place(tmp_path), log_file=tmp_path / "spark.log")
+        run_to_the_end(work_job, tmp_path)
 
     job("short", "short too", "long")
     with pytest.raises(

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,9 +24,7 @@ from lockgate import (
     Job,
     MemorySink,
     PostgresTable,
-    Run,
     Table,
-    run,
     stream,
     table,
 )
@@ -48,6 +41,10 @@ from lockgate.runtime.tablereading import read_snapshot
 from lockgate.runtime.tables import Refresher, Tables
 from lockgate.services.hdfs import Hdfs
 from lockgate.services.postgres import Postgres
+from support.files import put
+from support.process import program, run
+from support.runs import live, run_to_the_end, wait_for_run
+from support.waiting import wait_for
 
 # -- snapshots and notes, without Spark --------------------------------------------------------------------------------
 
@@ -157,13 +154,6 @@ def test_leftovers_of_a_dead_driver_are_removed(tmp_path: Path) -> None:
 # -- reading again -----------------------------------------------------------------------------------------------------
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
-
 def test_a_table_that_cannot_be_read_again_stays_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,15 +172,13 @@ def test_a_table_that_cannot_be_read_again_stays_and_is_tried_again(
     refresher = Refresher("customers", read, timedelta(milliseconds=20))
     try:
         assert refresher.newest == snapshot(1)
-        wait_until(lambda: calls >= 5 and refresher.newest != snapshot(1), seconds=20)
+        wait_for("a new snapshot", lambda: calls >= 5 and refresher.newest != snapshot(1))
     finally:
         refresher.stop()
     told = [record.getMessage() for record in caplog.records]
     assert sum("table customers could not be read again" in line and "the disk is away" in line for line in told) == 2
     assert sum("ValueError: odd" in line for line in told) == 1
-    before = calls
-    time.sleep(0.1)
-    assert calls == before
+    assert not any(thread.name.startswith("lockgate-table") for thread in threading.enumerate())
 
 
 def test_a_table_that_cannot_be_read_at_first_is_an_error_of_its_own() -> None:
@@ -308,34 +296,22 @@ def test_a_table_of_postgres_that_does_not_fit_is_refused(
 # -- in a job ----------------------------------------------------------------------------------------------------------
 
 
-class Desk:
-    """A directory that events are put into, a job that reads it, and what came out."""
+def put_events(folder: Path, *events: tuple[int, int]) -> None:
+    """Put events (k, n) into the directory that the job reads, as one file."""
+    (folder / "in").mkdir(exist_ok=True)
+    name = f"{len(list((folder / 'in').iterdir())):05}.json"
+    put(folder / "in", *({"k": k, "n": n} for k, n in events), name=name)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files = 0
-        (folder / "in").mkdir()
 
-    def send(self, *events: tuple[int, int]) -> None:
-        """Put events (k, n) into the directory, as one file."""
-        aside = self.folder / f"aside-{self.files}"
-        aside.write_text("".join(json.dumps({"k": k, "n": n}) + "\n" for k, n in events))
-        aside.rename(self.folder / "in" / f"{self.files:05}.json")
-        self.files += 1
-
-    def run(self, rows: Table, sink: MemorySink, **options: Any) -> Run:
-        events = stream("events", FileSource(path=str(self.folder / "in"), value="k INT, n INT"))
-        joined = events.join(rows, on="k", how="left").select("n", "rate")
-        job = Job("rated", joined.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE, epoch="100 milliseconds")
-        place = str(self.folder / "checkpoint")
-        return run(job, checkpoint=place, log_file=self.folder / "spark.log", rows_per_epoch=1, **options)
+def rated(folder: Path, rows: Table, sink: MemorySink) -> Job:
+    events = stream("events", FileSource(path=str(folder / "in"), value="k INT, n INT"))
+    joined = events.join(rows, on="k", how="left").select("n", "rate")
+    return Job("rated", joined.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE, epoch="100 milliseconds")
 
 
 def set_rates(place: Path, **rates: int) -> None:
     """Replace a table of files whole."""
-    aside = place.with_name("aside")
-    aside.write_text("".join(json.dumps({"k": int(k[1:]), "rate": rate}) + "\n" for k, rate in rates.items()))
-    aside.rename(place)
+    put(place.parent, *({"k": int(k[1:]), "rate": rate} for k, rate in rates.items()), name=place.name)
 
 
 def rates_in(place: Path, refresh: str) -> Table:
@@ -345,12 +321,12 @@ def rates_in(place: Path, refresh: str) -> Table:
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_repeated_epoch_sees_the_table_that_it_saw_first_and_later_ones_the_new_one(tmp_path: Path) -> None:
-    desk, sink = Desk(tmp_path), MemorySink()
+    sink = MemorySink()
     place = tmp_path / "rates.json"
     set_rates(place, k1=10)
     for events in ([(1, 0)], [(1, 1), (2, 2)]):
-        desk.send(*events)
-        desk.run(rates_in(place, "1 hour"), sink, until_caught_up=True)
+        put_events(tmp_path, *events)
+        run_to_the_end(rated(tmp_path, rates_in(place, "1 hour"), sink), tmp_path, rows_per_epoch=1)
     first = Counter(map(tuple, sink.rows))
     assert first == Counter([(0, 10), (1, 10), (2, None)])
     last = Checkpoint(root=str(tmp_path / "checkpoint")).epochs("commits")[-1]
@@ -360,8 +336,8 @@ def test_a_repeated_epoch_sees_the_table_that_it_saw_first_and_later_ones_the_ne
     # The table changes, and as if the driver had died before the end of the last epoch, that one is run again.
     set_rates(place, k1=99, k2=98)
     again = MemorySink()
-    desk.send((1, 3), (2, 4))
-    desk.run(rates_in(place, "1 hour"), again, until_caught_up=True)
+    put_events(tmp_path, (1, 3), (2, 4))
+    run_to_the_end(rated(tmp_path, rates_in(place, "1 hour"), again), tmp_path, rows_per_epoch=1)
     repeated = Counter(tuple(row) for row, epoch in zip(again.rows, again.epochs, strict=True) if epoch == last)
     assert repeated
     assert repeated <= first
@@ -377,38 +353,35 @@ def test_later_events_see_a_table_that_was_read_again_and_a_server_that_is_away_
         database.execute("CREATE TABLE rates (k INT, rate INT)")
         database.execute("INSERT INTO rates VALUES (1, 10)")
     rows = PostgresTable(table="rates", dsn=server.dsn, schema="k INT, rate INT")
-    desk, sink = Desk(tmp_path), MemorySink()
-    live = desk.run(table("rates", rows, refresh="1 second"), sink)
+    (tmp_path / "in").mkdir()
+    sink = MemorySink()
     number = 0
 
     def see(rate: int | None) -> None:
         """Send events until one meets this rate."""
-        nonlocal number
-        deadline = time.monotonic() + 120
-        while True:
-            number += 1
-            desk.send((1, number))
-            wait_until(lambda sent=number: any(row.n == sent for row in sink.rows) or not live.is_running)  # type: ignore[misc]
-            assert live.is_running, live._query.exception()
-            if next(row.rate for row in sink.rows if row.n == number) == rate:
-                return
-            assert time.monotonic() < deadline, "the table is not read again"
 
-    try:
+        def is_met() -> bool:
+            nonlocal number
+            number += 1
+            put_events(tmp_path, (1, number))
+            wait_for_run("the event", lambda: any(row.n == number for row in sink.rows), running)
+            return next(row.rate for row in sink.rows if row.n == number) == rate
+
+        wait_for_run(f"rate {rate}", is_met, running)
+
+    with live(rated(tmp_path, table("rates", rows, refresh="1 second"), sink), tmp_path, rows_per_epoch=1) as running:
         see(10)
         with psycopg.connect(server.dsn, autocommit=True) as database:
             database.execute("UPDATE rates SET rate = 20")
         see(20)
         server.stop()
-        wait_until(lambda: "table rates could not be read again" in caplog.text)
+        wait_for("a failure", lambda: "table rates could not be read again" in caplog.text)
         see(20)
         server.start()
         server.wait()
         with psycopg.connect(server.dsn, autocommit=True) as database:
             database.execute("DELETE FROM rates")
         see(None)
-    finally:
-        live.stop()
     rates = [row.rate for row in sorted(sink.rows, key=lambda row: row.n)]
     assert rates == sorted(rates, key=[10, 20, None].index), "an older table after a newer one"
     assert len(sink.rows) == number
@@ -418,10 +391,10 @@ def test_later_events_see_a_table_that_was_read_again_and_a_server_that_is_away_
 
 @pytest.mark.spark
 def test_a_table_that_is_not_there_stops_the_job_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
-    desk, sink = Desk(tmp_path), MemorySink()
-    desk.send((1, 0))
+    sink = MemorySink()
+    put_events(tmp_path, (1, 0))
     with pytest.raises(Failed, match=r"rates\.json cannot be read as json") as caught:
-        desk.run(rates_in(tmp_path / "rates.json", "1 minute"), sink, until_caught_up=True)
+        run_to_the_end(rated(tmp_path, rates_in(tmp_path / "rates.json", "1 minute"), sink), tmp_path)
     assert "table 'rates', declared at test_tables.py:" in caught.value.where
     assert sink.rows == []
     assert not spark.streams.active
@@ -457,18 +430,18 @@ def test_a_checkpoint_on_hdfs_keeps_snapshots_and_notes(hdfs: Hdfs, spark: Spark
 
 
 @pytest.mark.system
+@pytest.mark.process
 @pytest.mark.parametrize("point", [pytest.param("VOTES", marks=pytest.mark.prove), "BEFORE_SPARK_COMMIT"])
 def test_a_driver_that_is_killed_leaves_no_epoch_with_two_tables(point: str, tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
     events = [(n % 3, n) for n in range(30)]
-    desk.send(*events[:15])
+    put_events(tmp_path, *events[:15])
     set_rates(tmp_path / "rates.json", k0=1, k1=10, k2=100)
     killed = drive(tmp_path, [Fault(point=point, action="kill")])
     assert killed == -signal.SIGKILL
     # What it had read is repeated, and with it the state behind the table; what comes now meets the new one.
     set_rates(tmp_path / "rates.json", k0=2, k1=20, k2=200)
     assert drive(tmp_path, []) == 0
-    desk.send(*events[15:])
+    put_events(tmp_path, *events[15:])
     assert drive(tmp_path, []) == 0
     lines = [line for file in committed_files(str(tmp_path / "out")) for line in Path(file).read_text().splitlines()]
     rows = [json.loads(line) for line in lines]
@@ -482,9 +455,7 @@ def test_a_driver_that_is_killed_leaves_no_epoch_with_two_tables(point: str, tmp
 
 
 def drive(folder: Path, faults: list[Fault]) -> int:
-    """Run the driver beside this file to its end, and give its exit status."""
-    command = [sys.executable, str(Path(__file__).with_name("table_driver.py")), str(folder)]
-    environment = {**os.environ, **as_environment(faults)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    """Run a driver over this directory to its end, and give its exit status."""
+    done = run(*program("rates", folder), cwd=folder, environ=as_environment(faults))
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
     return done.returncode

@@ -1,16 +1,17 @@
 """How often events were processed and delivered, as a run counts it itself."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from lockgate import FileSource, Guarantee, Job, MemorySink, acks, run, stream
+from lockgate import FileSource, Guarantee, Job, MemorySink, acks, stream
 from lockgate.errors import Failed
 from lockgate.runtime.progress import Progress
 from lockgate.runtime.times import FILE, Times, Tries, as_text
+from support.files import put
+from support.runs import start
 
 VALUE = "k STRING, v INT"
 
@@ -75,13 +76,7 @@ def test_events_that_came_again_were_processed_more_often_than_their_epoch() -> 
 
 def told_by(job: Job, place: Path) -> Progress:
     told: list[Progress] = []
-    running = run(
-        job,
-        checkpoint=str(place / "checkpoint"),
-        log_file=place / "spark.log",
-        until_caught_up=True,
-        wait=False,
-    )
+    running = start(job, place, until_caught_up=True, wait=False)
     running.wait(on_progress=told.append)
     return told[-1]
 
@@ -90,10 +85,6 @@ def told_by(job: Job, place: Path) -> Progress:
 @pytest.mark.usefixtures("spark")
 def test_a_run_tells_how_often_events_were_processed_and_delivered(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-
-    def put(name: str, *keys: str) -> None:
-        lines = [json.dumps({"k": key, "v": 1}) for key in keys]
-        (tmp_path / "in" / name).write_text("\n".join(lines))
 
     def fail(row: Any) -> Any:
         calls = tmp_path / "calls"
@@ -111,7 +102,7 @@ def test_a_run_tells_how_often_events_were_processed_and_delivered(tmp_path: Pat
         tracking=acks(max_attempts=5, backoff="10 milliseconds"),
         dead_letters=MemorySink(),
     )
-    put("one.json", "a", "x", "b")
+    put(tmp_path / "in", *({"k": key, "v": 1} for key in ("a", "x", "b")))
     told = told_by(job, tmp_path)
     assert (dict(told.processed), dict(told.delivered)) == ({"1x": 2, "3x": 1}, {"1x": 3})
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lockgate import FileSource, Guarantee, Job, MemorySink, Stream, run, stream
+from lockgate import FileSource, Guarantee, Job, MemorySink, Stream, stream
 from lockgate.errors import Refused
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -44,7 +45,7 @@ class Upgrades:
         sinks = [MemorySink() for _ in outputs]
         named = [rows.to(f"out {at}", sink) for at, (rows, sink) in enumerate(zip(outputs, sinks, strict=True))]
         job = Job("upgraded", *named, guarantee=guarantee)
-        run(job, until_caught_up=True, checkpoint=str(self.place / "cp"), log_file=self.place / "spark.log")
+        run_to_the_end(job, self.place)
         return [sink.rows for sink in sinks]
 
 

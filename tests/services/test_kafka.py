@@ -1,4 +1,3 @@
-import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services.kafka import KafkaCluster, Node, server_properties
 from lockgate.services.stack import Stack
 from support.records import read, send
+from support.waiting import wait_for
 
 
 def cluster(count: int) -> KafkaCluster:
@@ -56,10 +56,9 @@ def test_three_brokers_keep_taking_writes_when_one_is_killed_and_it_comes_back(t
         admin = KafkaAdminClient(bootstrap_servers=bootstrap)
         # The cluster's own settings, as a client sees them: broker defaults decide what the topic gets.
         admin.create_topics([NewTopic(name="orders", num_partitions=3, replication_factor=-1)])
-        deadline = time.monotonic() + 60  # a broker tells of a new topic when it has heard of it itself
-        while not (topic := admin.describe_topics(["orders"])[0])["partitions"] and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert [len(partition["replica_nodes"]) for partition in topic["partitions"]] == [3, 3, 3]
+        # A broker tells of a new topic when it has heard of it itself.
+        partitions = wait_for("the topic", lambda: admin.describe_topics(["orders"])[0]["partitions"])
+        assert [len(partition["replica_nodes"]) for partition in partitions] == [3, 3, 3]
         assert config(admin, "orders")["min.insync.replicas"] == "2"
         admin.close()
 

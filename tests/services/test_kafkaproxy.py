@@ -32,6 +32,7 @@ from lockgate.services.lostreplies import LostReplies
 from lockgate.services.ports import HOST
 from lockgate.services.stack import Stack
 from support.records import consuming
+from support.waiting import wait_for
 
 SOON = 20.0
 """What must happen is waited for so long, in seconds."""
@@ -200,9 +201,7 @@ def test_one_whose_connection_broke_before_the_reply_strikes_the_next(fake: Kafk
     client = connect(1)
     fake.brokers[1].delay(timedelta(hours=1))
     client.sendall(request(Api.END_TXN, 1))
-    deadline = time.monotonic() + SOON
-    while not fake.requests[Api.END_TXN]:
-        assert time.monotonic() < deadline
+    wait_for("the request", lambda: fake.requests[Api.END_TXN])
     assert fake.reset() == 1
     fake.brokers[1].heal()
     assert not lost.has_struck
@@ -325,11 +324,12 @@ class Reader:
         self.values: set[bytes] = set()
 
     def wait_for(self, *values: bytes) -> None:
-        deadline = time.monotonic() + SOON
-        while not {*values} <= self.values:
-            assert time.monotonic() < deadline, f"{values} are not to be seen, only {self.values}"
+        def look() -> bool:
             for records in self._consumer.poll(timeout_ms=100).values():
                 self.values |= {record.value for record in records}
+            return {*values} <= self.values
+
+        wait_for(f"records {values}", look, explain=lambda: f"beside {self.values}")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services.ports import HOST
 from lockgate.services.proxy import Direction, NetworkFault, NotUnderstood, Proxy, Ruling
+from support.waiting import wait_for
 
 SOON = 20.0
 """What must happen is waited for so long, in seconds; it takes milliseconds."""
@@ -110,13 +111,6 @@ def reset_by_hand(end: socket.socket) -> None:
     end.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
-
-
 # -- without a fault ----------------------------------------------------------------------------------------------
 
 
@@ -131,7 +125,7 @@ def test_bytes_pass_both_ways_on_any_number_of_connections_and_are_counted(
         number = read(side, 2)
         side.sendall(number + b" heard")
     assert [read(client, 8) for client in clients] == [b"%02d heard" % number for number in range(20)]
-    wait_for(lambda: proxy.counts.to_client_bytes == 20 * 8)  # a reader may be quicker than the counting
+    wait_for("all bytes", lambda: proxy.counts.to_client_bytes == 20 * 8)  # a reader may be quicker than the counting
     counts = proxy.counts
     assert (counts.accepted_count, counts.open_count) == (20, 20)
     assert (counts.to_server_bytes, counts.swallowed_bytes) == (40, 0)
@@ -146,7 +140,7 @@ def test_a_half_that_is_closed_leaves_the_other_open(server: Server, proxy: Prox
     side.sendall(b"and the answer")
     side.close()
     assert read(client, 1000) == b"and the answer"
-    wait_for(lambda: proxy.counts.open_count == 0)
+    wait_for("the end of all connections", lambda: proxy.counts.open_count == 0)
     assert proxy.counts.reset_count == 0
 
 
@@ -262,7 +256,7 @@ def test_a_reset_reaches_connections_that_hang_in_a_cut(server: Server, proxy: P
     server.next()
     proxy.cut()
     new = connect()
-    wait_for(lambda: proxy.counts.accepted_count == 2)
+    wait_for("two connections", lambda: proxy.counts.accepted_count == 2)
     assert proxy.reset() == 2
     for client in (old, new):
         with pytest.raises(ConnectionResetError):
@@ -507,7 +501,7 @@ def test_a_client_that_comes_in_the_very_moment_of_refusing_does_not_break_the_p
         assert Sleeper.asleep.wait(SOON)
         refusing = threading.Thread(target=proxy.refuse)
         refusing.start()
-        wait_for(lambda: len(proxy._orders) == 1)
+        wait_for("an order", lambda: len(proxy._orders) == 1)
         with proxy._lock:  # the bell has rung, too
             pass
         second = socket.create_connection((HOST, proxy.port), timeout=SOON)
@@ -526,7 +520,7 @@ def test_a_failure_of_the_proxy_itself_is_told_to_who_asks_next(server: Server) 
         client.sendall(b"!")
         with pytest.raises(ConnectionResetError):
             client.recv(1)
-    wait_for(lambda: not proxy._thread.is_alive())
+    wait_for("the end of the thread", lambda: not proxy._thread.is_alive())
     with pytest.raises(ServiceFailed, match="a mistake in the inspector"):
         proxy.cut()
     with pytest.raises(ServiceFailed, match="a mistake in the inspector"):
@@ -545,7 +539,7 @@ def test_closing_leaves_no_thread_and_no_socket(server: Server) -> None:
     side = server.next()
     proxy.cut()
     hanging = socket.create_connection((HOST, proxy.port), timeout=SOON)
-    wait_for(lambda: proxy.counts.open_count == 2)
+    wait_for("two connections", lambda: proxy.counts.open_count == 2)
     proxy.close()
     proxy.close()
     for end in (client, side, hanging):

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,48 +19,17 @@ from lockgate.errors import BadMachine, ServiceFailed
 from lockgate.services import ports
 from lockgate.services.processes import Mark
 from lockgate.services.spark import SparkCluster
+from support.process import Process, program, running
+from support.waiting import PATIENCE_SECONDS, wait_for
 
-LIMIT = timedelta(seconds=60)
-
-# A driver of its own process: this one may own a local session. For every directory that it is told it runs a job whose
-# tasks say that they have begun, and then wait for the file `gate`.
-DRIVER = """
-import json, os, sys, time
-from pathlib import Path
-from lockgate.spark.session import SessionPlan, open_session
-
-def gated(place):
-    def tasks(batches):
-        import pyarrow
-        import lockgate
-        from pyspark import TaskContext
-        task, machine = TaskContext.get(), os.environ["LOCKGATE_SPARK_MACHINE"][-1]
-        (place / f"begun-{task.partitionId()}-{task.attemptNumber()}-on-{machine}").touch()
-        deadline = time.monotonic() + 120
-        while not (place / "gate").exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError("nobody opened the gate")
-            time.sleep(0.02)
-        for batch in batches:
-            yield pyarrow.RecordBatch.from_pydict({"id": batch["id"], "machine": [int(machine)] * len(batch)})
-    return tasks
-
-master, log = sys.argv[1:]
-session = open_session(SessionPlan(app="gated", master=master, jars=(), log_file=Path(log)))
-for line in sys.stdin:
-    place = Path(line.strip())
-    rows = session.range(0, 100, 1, 4).mapInArrow(gated(place), "id long, machine long").collect()
-    told = {"ids": sorted(row.id for row in rows), "machines": sorted({row.machine for row in rows})}
-    (place / "aside").write_text(json.dumps(told))
-    (place / "aside").rename(place / "result")
-"""
+LIMIT = timedelta(seconds=PATIENCE_SECONDS)
 
 
 @dataclass
-class Driver:
+class Application:
     """A running application, and the directory of its jobs."""
 
-    process: "subprocess.Popen[str]"
+    process: Process
     directory: Path
     jobs: int = 0
 
@@ -70,21 +38,17 @@ class Driver:
         self.jobs += 1
         place = self.directory / f"job-{self.jobs}"
         place.mkdir()
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{place}\n")
-        self.process.stdin.flush()
-        self.wait_for(lambda: {path.name[-1] for path in place.glob("begun-*")} == {"0", "1"})
+        self.wait_for("two tasks", lambda: {path.name[-1] for path in place.glob("begun-*")} == {"0", "1"})
         return place
 
     def end(self, place: Path) -> Any:
         """Let a job end; its result."""
         (place / "gate").touch()
-        self.wait_for((place / "result").exists)
+        self.wait_for("the result", (place / "result").exists)
         return json.loads((place / "result").read_text())
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        wait_for(lambda: condition() or self.process.poll() is not None)
-        assert self.process.poll() is None, (self.directory / "output").read_text()
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        self.process.wait_for(what, condition)
 
 
 @pytest.fixture(scope="module")
@@ -95,28 +59,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture(scope="module")
-def driver(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def application(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     directory = tmp_path_factory.mktemp("driver")
-    with (directory / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, cluster.master, str(directory / "spark.log")],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            text=True,
-        )
-    jvms = []
-    try:
-        yield Driver(process, directory)
-        jvms = psutil.Process(process.pid).children(recursive=True)
-    finally:
-        process.kill()  # its JVM ends with it
-        process.wait()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        assert not psutil.wait_procs(jvms, timeout=LIMIT.total_seconds())[1]
+    with running(*program("gated", cluster.master, directory), cwd=directory) as process:
+        yield Application(process, directory)
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"cores": 0}, {"memory_mib": -1}])
@@ -139,6 +85,7 @@ def test_a_cluster_that_is_not_up_says_so_and_leaves_no_trace(tmp_path: Path) ->
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_a_mark_finds_and_kills_what_its_parents_left_behind() -> None:
     mark = Mark("LOCKGATE_TEST_MARK", f"{os.getpid()}")
     orphan = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, stdout=2).pid)"
@@ -149,43 +96,43 @@ def test_a_mark_finds_and_kills_what_its_parents_left_behind() -> None:
         stdout=subprocess.PIPE,
         env={**os.environ, mark.name: mark.value},
         check=True,
-        timeout=LIMIT.total_seconds(),
+        timeout=PATIENCE_SECONDS,
     )
-    wait_for(lambda: [process.pid for process in mark.carriers()] == [int(told.stdout)])
+    wait_for("one carrier", lambda: [process.pid for process in mark.carriers()] == [int(told.stdout)])
     assert Mark(mark.name, "another").carriers() == []
     assert mark.kill(LIMIT) == []
-    wait_for(lambda: not is_running(int(told.stdout)))
+    wait_for("its end", lambda: not is_running(int(told.stdout)))
     for end in (holder, held):
         os.close(end)
 
 
 @pytest.mark.system
-def test_a_job_runs_on_both_workers(cluster: SparkCluster, driver: Driver) -> None:
-    place = driver.begin()
+def test_a_job_runs_on_both_workers(cluster: SparkCluster, application: Application) -> None:
+    place = application.begin()
     assert len(cluster.executors()) == 2
-    assert driver.end(place) == {"ids": list(range(100)), "machines": [0, 1]}
+    assert application.end(place) == {"ids": list(range(100)), "machines": [0, 1]}
 
 
 @pytest.mark.system
 def test_a_job_whose_executor_is_killed_ends_right_and_gets_another_executor(
-    cluster: SparkCluster, driver: Driver
+    cluster: SparkCluster, application: Application
 ) -> None:
-    place = driver.begin()
+    place = application.begin()
     before = cluster.executors()
     killed = cluster.kill_executor(index=1)
     assert killed == before[1]
     assert not is_running(killed)
-    assert driver.end(place)["ids"] == list(range(100))
+    assert application.end(place)["ids"] == list(range(100))
     assert list(place.glob("begun-*-1-on-*")), "the task of the dead executor was tried again"
-    driver.wait_for(lambda: len(cluster.executors()) == 2)
+    application.wait_for(lambda: len(cluster.executors()) == 2)
     assert killed not in cluster.executors()
 
 
 @pytest.mark.system
 def test_a_job_goes_on_without_a_killed_worker_and_uses_the_one_that_comes(
-    cluster: SparkCluster, driver: Driver
+    cluster: SparkCluster, application: Application
 ) -> None:
-    place = driver.begin()
+    place = application.begin()
     with pytest.raises(BadMachine, match="kill it first"):
         cluster.start_worker(1)
     (cluster.root / "worker-1" / "work" / "old").touch()
@@ -195,12 +142,12 @@ def test_a_job_goes_on_without_a_killed_worker_and_uses_the_one_that_comes(
     assert not any(is_running(pid) for pid in lost)
     with pytest.raises(BadMachine, match="Worker 1 does not run"):
         cluster.kill_worker(1)
-    assert driver.end(place) == {"ids": list(range(100)), "machines": [0]}
+    assert application.end(place) == {"ids": list(range(100)), "machines": [0]}
 
     with ThreadPoolExecutor(1) as thread:  # the Worker outlives the thread that starts it
         thread.submit(cluster.start_worker, 1).result()
     assert not (cluster.root / "worker-1" / "work" / "old").exists()
-    assert driver.end(driver.begin()) == {"ids": list(range(100)), "machines": [0, 1]}
+    assert application.end(application.begin()) == {"ids": list(range(100)), "machines": [0, 1]}
 
 
 @pytest.mark.system
@@ -212,8 +159,8 @@ def test_a_worker_that_does_not_exist_is_refused(cluster: SparkCluster) -> None:
 
 
 @pytest.mark.system
-def test_down_leaves_no_process_even_in_the_middle_of_a_job(cluster: SparkCluster, driver: Driver) -> None:
-    driver.begin()
+def test_down_leaves_no_process_even_in_the_middle_of_a_job(cluster: SparkCluster, application: Application) -> None:
+    application.begin()
     processes = of_cluster(cluster.root)
     assert len(processes) > 6, "Master, Workers, executors, their Python"
     cluster.down()
@@ -240,6 +187,7 @@ def test_a_start_that_fails_half_way_says_why_and_leaves_nothing_running(
 
 
 @pytest.mark.system
+@pytest.mark.process
 def test_the_cluster_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     root = tmp_path / "cluster"
     code = f"""
@@ -251,14 +199,12 @@ cluster.up()
 Path({str(tmp_path)!r}, "up").touch()
 signal.pause()
 """
-    owner = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        wait_for(lambda: (tmp_path / "up").exists() or owner.poll() is not None)
+    with running(sys.executable, "-c", code, cwd=tmp_path) as owner:
+        owner.wait_for("the cluster", (tmp_path / "up").exists)
         assert len(of_cluster(root)) == 2
-    finally:
-        owner.send_signal(signal.SIGKILL)
-        owner.wait()
-    wait_for(lambda: of_cluster(root) == [])
+        owner.end(signal.SIGKILL)
+        wait_for("the end of the cluster", lambda: of_cluster(root) == [])
+    assert of_cluster(root) == []
 
 
 def of_cluster(root: Path, part: str = "") -> list[psutil.Process]:
@@ -276,10 +222,3 @@ def is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT.total_seconds()
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

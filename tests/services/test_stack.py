@@ -4,7 +4,6 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from kafka import KafkaAdminClient
 from lockgate.errors import BadMachine
 from lockgate.services.stack import MARKER, Stack, default_root
 from support.records import read, send
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_the_root_is_under_the_current_directory_unless_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def addresses(stack: Stack) -> tuple[str | None, str | None]:
 
 def wait_for_end(pid: int) -> None:
     try:
-        psutil.Process(pid).wait(timeout=timedelta(seconds=20).total_seconds())
+        psutil.Process(pid).wait(timeout=PATIENCE_SECONDS)
     except psutil.NoSuchProcess:
         return
 

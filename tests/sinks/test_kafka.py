@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 from kafka.partitioner.default import murmur2
 
-from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream
+from lockgate import Guarantee, Job, KafkaSink, MemorySource, stream
 from lockgate.errors import BadJob
 from lockgate.kafka.topics import create_topics, existing_topics
 from support.records import read
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -31,7 +32,7 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     def write_rows(sink: KafkaSink, rows: list[Any] = ROWS, schema: str = SCHEMA) -> None:
         source, name = stream("rows", MemorySource(rows, value=schema)), f"writer-{uuid4().hex[:8]}"
         job = Job(name, source.to("out", sink), guarantee=request.param)
-        run(job, until_caught_up=True, checkpoint=str(tmp_path / name), log_file=tmp_path / "spark.log")
+        run_to_the_end(job, tmp_path, checkpoint=str(tmp_path / name))
 
     return write_rows
 
@@ -109,7 +110,7 @@ def test_headers_and_times_of_a_record_come_from_columns(kafka: str, topic: str,
         "name", "at", notes="array(named_struct('key', 'n', 'value', cast(string(n) AS BINARY)))"
     )
     job = Job(f"writer-{uuid4().hex[:8]}", rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     records = sorted(read(kafka, topic), key=lambda record: record.key)
     assert [record.headers for record in records] == [[("n", b"%d" % number)] for number in range(3)]
     assert {record.timestamp for record in records} == {int(AT.timestamp() * 1000)}

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from lockgate import ConsoleSink, FileSink, FileSource, Guarantee, Job, MemorySource, Output, Stream, run, stream
+from lockgate import ConsoleSink, FileSink, FileSource, Guarantee, Job, MemorySource, Output, Stream, stream
 from lockgate.errors import UnparsableValue
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark]
 
 
 def run_job(output: Output, tmp_path: Path) -> None:
     job = Job("local-sinks", output, guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
 
 
 def numbers(count: int, per_epoch: int | None = None) -> Stream:

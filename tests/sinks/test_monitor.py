@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from lockgate import Guarantee, Job, MemorySource, MonitorSink, Run, Stream, pla
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.errors import BadJob, BadMachine, EpochFailed, Failed, InvariantBroken
 from lockgate.guarantees import Delivery
+from support.runs import live, run_to_the_end, wait_for_run
 
 Scraped = dict[tuple[str, ...], float]
 # Three epochs of four rows; the last one holds nothing of ip "a".
@@ -85,13 +85,6 @@ def events(rows: Sequence[tuple[str, int | None]] = EVENTS) -> Stream:
     return stream("events", MemorySource(rows, value="ip STRING, n INT", per_epoch=4))
 
 
-def wait_until(holds: Callable[[], bool], live: Run) -> None:
-    deadline = monotonic() + 180
-    while not holds():
-        assert monotonic() < deadline, "waited too long"
-        assert not live.wait(timeout=0.1), "the run has ended"
-
-
 @pytest.mark.spark
 def test_a_job_is_scraped_and_a_repeated_epoch_counts_once_in_a_driver_and_again_in_the_next(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -108,27 +101,27 @@ def test_a_job_is_scraped_and_a_repeated_epoch_counts_once_in_a_driver_and_again
         guarantee=Guarantee.AT_LEAST_ONCE,
         epoch="200 milliseconds",
     )
+    commits = tmp_path / "checkpoint" / "commits"
 
-    def start() -> Run:
-        return run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    def wait_for_epochs(started: Run, count: int) -> None:
+        def is_done() -> bool:
+            return len(stumbling.epochs) == count and (commits / "2").exists()
 
-    live = start()
-    try:
+        wait_for_run("the last epoch", is_done, started, may_restart=True)
+
+    with live(job, tmp_path) as started:
         assert last.address == counter.address
         assert capsys.readouterr().err == f"metrics at {last.address}\n"
-        wait_until(lambda: len(stumbling.epochs) == 4 and (tmp_path / "checkpoint/commits/2").exists(), live)
+        wait_for_epochs(started, 4)
         assert stumbling.epochs == [0, 1, 1, 2]
         assert scrape(last) == shown(EVENTS)
-        live.stop()
-        # What a driver leaves that dies after its sinks have the epoch, and before Spark logs it.
-        for log in (tmp_path / "checkpoint/commits").glob("*2*"):
-            log.unlink()
-        live = start()
-        wait_until(lambda: len(stumbling.epochs) == 5 and (tmp_path / "checkpoint/commits/2").exists(), live)
+    # What a driver leaves that dies after its sinks have the epoch, and before Spark logs it.
+    for log in commits.glob("*2*"):
+        log.unlink()
+    with live(job, tmp_path) as started:
+        wait_for_epochs(started, 5)
         assert stumbling.epochs[4] == 2
         assert scrape(last) == shown(EVENTS[8:])
-    finally:
-        live.stop()
     assert (last.address, counter.address) == (None, None)
 
 
@@ -137,7 +130,7 @@ def test_a_null_stops_the_run_and_says_where(spark: SparkSession, tmp_path: Path
     sink = MonitorSink(metric="seen", value="n", labels="ip")
     job = Job("nulls", events([("a", 1), ("b", None)]).to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
     with pytest.raises(Failed, match=r"'n' is null, in a row for seen\{ip=\"b\"\}") as caught:
-        run(job, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log", until_caught_up=True)
+        run_to_the_end(job, tmp_path)
     assert re.match(r"sink 'out', declared at test_monitor.py:\d+", caught.value.where)
     assert not isinstance(caught.value, EpochFailed)
     assert sink.address is None

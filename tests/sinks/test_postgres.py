@@ -76,6 +76,7 @@ def test_outputs_of_one_database_are_one_resource() -> None:
     assert one.resource == two.resource != other.resource
 
 
+@pytest.mark.process
 def test_a_plan_needs_neither_the_client_library_nor_a_jvm() -> None:
     program = (
         "import sys; sys.modules['psycopg'] = sys.modules['pyspark'] = None\n"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lockgate import FileSource, Guarantee, Job, MemorySink, run, stream
+from lockgate import FileSource, Guarantee, Job, MemorySink, stream
 from lockgate.errors import BadJob, UnparsableValue
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 def read_all(source: FileSource, tmp_path: Path) -> list[tuple[object, ...]]:
     sink = MemorySink()
     job = Job("files", stream("files", source).to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     return sorted(tuple(row) for row in sink.rows)
 
 
@@ -86,7 +87,7 @@ def test_the_lines_of_a_file_keep_their_order_where_a_step_depends_on_it(tmp_pat
     sink = MemorySink()
     read = stream("files", FileSource(path=str(inbox), value="k STRING, v INT"))
     job = Job("order", read.key_by("k").rolling(least="min(v)").to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     assert [(row.v, row.least) for row in sink.rows] == [(7, 7), (3, 3), (9, 3), (1, 1), (8, 1)]
 
 

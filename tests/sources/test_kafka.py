@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from lockgate import Guarantee, Job, KafkaSource, MemorySink, run, stream
+from lockgate import Guarantee, Job, KafkaSource, MemorySink, stream
 from lockgate.errors import BadJob, Refused, UnparsableValue
 from lockgate.kafka.topics import create_topics
 from support.records import producing
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
@@ -45,14 +46,7 @@ def read_all(
     job = Job(
         "records", (read.select(*columns) if columns else read).to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE
     )
-    run(
-        job,
-        until_caught_up=True,
-        checkpoint=str(tmp_path / "checkpoint"),
-        start=start,
-        rows_per_epoch=1000,
-        log_file=tmp_path / "spark.log",
-    )
+    run_to_the_end(job, tmp_path, start=start, rows_per_epoch=1000)
     return sink.rows
 
 

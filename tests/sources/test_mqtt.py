@@ -1,24 +1,17 @@
 """Messages of a real broker: none is lost when a driver or an epoch dies, and the plan says what that is worth."""
 
 import json
-import os
 import random
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from argon2 import PasswordHasher
-from paho.mqtt.client import Client, MQTTv311
-from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -41,66 +34,10 @@ from lockgate.errors import BadJob, BadMachine, Failed, Refused, UnparsableValue
 from lockgate.services import ports
 from lockgate.sources import mqttsession
 from lockgate.sources.mqttsession import Link, Session
-
-HERE = Path(__file__).parent
-DEADLINE_SECONDS = 240.0
-
-
-def wait_for(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.05)
-
-
-class Broker:
-    """A broker of a test's own, with the user meter; its sessions end with it."""
-
-    def __init__(self, folder: Path, window: int) -> None:
-        self.window = window
-        self.users = folder / "users"
-        self.users.write_text(f"meter:{PasswordHasher(time_cost=1, memory_cost=1024).hash('s3cret')}\n")
-        self.log = folder / "broker.log"
-        (self.port,) = ports.choose(1, random.Random())
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, HERE / "mqtt_broker.py", str(self.port), self.users, str(self.window)]
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n", self.log.read_text()
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
-
-    def publish(self, topic: str, *payloads: bytes | str | int, qos: int = 1) -> None:
-        """Publish, and return when the broker has everything."""
-        with connected(self) as client:
-            for payload in payloads:
-                text = json.dumps({"n": payload}) if isinstance(payload, int) else payload
-                client.publish(topic, text, qos=qos).wait_for_publish(DEADLINE_SECONDS)
-
-    def source(self, **changes: Any) -> MqttSource:
-        given = {"topic": "plant/#", "host": "127.0.0.1", "port": self.port, "value": "n INT"}
-        return MqttSource(**{**given, "username": "meter", "password": "s3cret", **changes})
-
-
-@contextmanager
-def connected(broker: Broker) -> Iterator[Client]:
-    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv311)
-    client.username_pw_set("meter", "s3cret")
-    client.connect("127.0.0.1", broker.port)
-    client.loop_start()
-    try:
-        wait_for(client.is_connected)
-        yield client
-    finally:
-        client.disconnect()
-        client.loop_stop()
+from support.mqtt import LOGIN, Broker
+from support.process import Process, program, running
+from support.runs import live, wait_for_run
+from support.waiting import wait_for
 
 
 @pytest.fixture
@@ -111,37 +48,22 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     broker.stop()
 
 
-@contextmanager
-def running(source: MqttSource, tmp_path: Path, sink: MemorySink, *columns: str) -> Iterator[Run]:
+def reading(source: MqttSource, tmp_path: Path, sink: MemorySink, *columns: str) -> AbstractContextManager[Run]:
     numbers = stream("numbers", source)
     output = (numbers.select(*columns) if columns else numbers).to("out", sink)
-    started = run(
-        Job("numbers", output, guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds"),
-        checkpoint=str(tmp_path / "checkpoint"),
-        rows_per_epoch=15,
-        log_file=tmp_path / "spark.log",
-    )
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
-def wait_for_rows(started: Run, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        started.wait(timeout=0.1)
-        assert time.monotonic() < deadline
+    job = Job("numbers", output, guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds")
+    return live(job, tmp_path, rows_per_epoch=15)
 
 
 def wait_for_subscription(broker: Broker, started: Run, sink: MemorySink) -> None:
     """Publish until something arrives: before the reader has subscribed, the broker keeps nothing for it."""
     before = len(sink.rows)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(sink.rows) == before:
+
+    def is_there() -> bool:
         broker.publish("plant/hello", -1)
-        started.wait(timeout=0.5)
-        assert time.monotonic() < deadline
+        return len(sink.rows) > before
+
+    wait_for_run("a message", is_there, started, may_restart=True)
 
 
 def counts(rows: list[Any]) -> Counter[int]:
@@ -157,13 +79,13 @@ def test_messages_arrive_typed_and_in_order_also_more_than_the_broker_has_in_fli
     broker: Broker, tmp_path: Path
 ) -> None:
     sink = MemorySink()
-    with running(broker.source(), tmp_path, sink, "n", "_topic", "_timestamp", "_retained", "_position") as started:
+    with reading(broker.source(), tmp_path, sink, "n", "_topic", "_timestamp", "_retained", "_position") as started:
         wait_for_subscription(broker, started, sink)
         begun = time.time()
         broker.publish("plant/a", *range(50))  # the window is 20: it moves on by acknowledgements alone
         broker.publish("plant/b", *range(50, 60), qos=0)
         broker.publish("elsewhere", 99)
-        wait_for_rows(started, lambda: len(counts(sink.rows)) == 60)
+        wait_for_run("rows", lambda: len(counts(sink.rows)) == 60, started, may_restart=True)
     rows = [row for row in sink.rows if row.n >= 0]
     assert [row.n for row in rows if row._topic == "plant/a"] == list(range(50))
     assert {row._topic for row in rows} == {"plant/a", "plant/b"}
@@ -181,13 +103,13 @@ def test_a_value_that_does_not_parse_stops_the_job_and_nothing_of_its_epoch_is_l
     broker: Broker, tmp_path: Path
 ) -> None:
     sink = MemorySink()
-    with running(broker.source(), tmp_path, sink) as started:
+    with reading(broker.source(), tmp_path, sink) as started:
         wait_for_subscription(broker, started, sink)
         broker.publish("plant/a", 1)
-        wait_for_rows(started, lambda: 1 in counts(sink.rows))
+        wait_for_run("rows", lambda: 1 in counts(sink.rows), started, may_restart=True)
         broker.publish("plant/a", 2, '{"n": "three"}', 4)
         with pytest.raises(UnparsableValue) as caught:
-            wait_for_rows(started, lambda: False)
+            wait_for_run("rows", lambda: False, started, may_restart=True)
     assert "topic 'plant/a', offset " in caught.value.what
     assert '{"n": "three"}' in caught.value.what
     assert "source 'numbers', declared at test_mqtt.py:" in caught.value.where
@@ -195,8 +117,8 @@ def test_a_value_that_does_not_parse_stops_the_job_and_nothing_of_its_epoch_is_l
     # What came in an epoch of its own is complete and acknowledged: it does not come again.
     left = {"2", "three", "4", "5"} - {str(row.n) for row in sink.rows}
     mended = MemorySink()
-    with running(broker.source(value="n STRING"), tmp_path, mended) as started:
-        wait_for_rows(started, lambda: len(mended.rows) >= len(left))
+    with reading(broker.source(value="n STRING"), tmp_path, mended) as started:
+        wait_for_run("rows", lambda: len(mended.rows) >= len(left), started, may_restart=True)
     assert Counter(row.n for row in mended.rows) == Counter(left)
 
 
@@ -209,16 +131,16 @@ def test_a_broker_that_stops_is_waited_for_and_read_on_from(
         return any(text in log.read_text() for log in tmp_path_factory.getbasetemp().glob("spark*/spark.log"))
 
     sink = MemorySink()
-    with running(broker.source(), tmp_path, sink) as started:
+    with reading(broker.source(), tmp_path, sink) as started:
         wait_for_subscription(broker, started, sink)
         broker.publish("plant/a", *range(20))
-        wait_for_rows(started, lambda: len(counts(sink.rows)) == 20)
+        wait_for_run("rows", lambda: len(counts(sink.rows)) == 20, started, may_restart=True)
         broker.stop()
-        wait_for_rows(started, lambda: is_logged(f"broker 127.0.0.1:{broker.port} is away"))
+        wait_for_run("rows", lambda: is_logged(f"broker 127.0.0.1:{broker.port} is away"), started, may_restart=True)
         broker.start()
         wait_for_subscription(broker, started, sink)
         broker.publish("plant/a", *range(20, 60))
-        wait_for_rows(started, lambda: len(counts(sink.rows)) == 60)
+        wait_for_run("rows", lambda: len(counts(sink.rows)) == 60, started, may_restart=True)
     assert counts(sink.rows) == Counter(range(60))
     assert is_logged(f"connected to 127.0.0.1:{broker.port} again, which has lost the session")
 
@@ -269,7 +191,7 @@ def test_spark_asks_for_what_follows_an_epoch_only_when_it_is_in_the_commit_log(
     writer = spark.readStream.format("counting").load().writeStream.foreachBatch(lambda frame, epoch: frame.collect())
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
-        wait_for(lambda: query.exception() is not None or lines()[-3:-1] == [(5, 5)] * 2)
+        wait_for("all epochs", lambda: query.exception() is not None or lines()[-3:-1] == [(5, 5)] * 2)
         assert query.exception() is None
     finally:
         query.stop()
@@ -281,88 +203,49 @@ def test_spark_asks_for_what_follows_an_epoch_only_when_it_is_in_the_commit_log(
 # Drivers that are killed
 
 
-class Driver:
-    """A driver in processes of its own."""
-
-    def __init__(self, broker: Broker, folder: Path, guarantee: Guarantee) -> None:
-        self.folder, self.broker = folder, broker
-        self.log = folder / f"driver-{time.monotonic_ns()}.log"
-        command = [sys.executable, HERE / "mqtt_driver.py", folder, str(broker.port), guarantee.name]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)},
-            )
-
-    def out(self) -> Counter[int]:
-        """What is in the files, but for the numbers that only look whether somebody listens."""
-        files = [path for path in (self.folder / "out").glob("*.json") if path.name[0] not in "._"]
-        lines = [line for path in files for line in path.read_text().splitlines()]
-        return Counter(n for n in (json.loads(line)["n"] for line in lines) if n >= 0)
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        def holds() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            return condition()
-
-        wait_for(holds, lambda: f"{self.out()} {self.log.read_text()}")
-
-    def publish_until(self, topic: str, number: int) -> None:
-        """Publish a number until it is out: as long as nobody has subscribed, the broker does not keep it."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while number not in self.out():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            self.broker.publish(topic, number)
-            time.sleep(0.5)
-
-    def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and its Python processes, all at once."""
-        found = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
-        for one in found:
-            with_no_mercy(one.pid)
-        self.process.wait()
-        psutil.wait_procs([one for one in found if isinstance(one, psutil.Process)], timeout=DEADLINE_SECONDS)
+def driving(broker: Broker, folder: Path, guarantee: Guarantee) -> AbstractContextManager[Process]:
+    """A driver in a process of its own, which writes numbers to files."""
+    return running(*program("mqtt_numbers", folder, broker.port, guarantee.name), cwd=folder)
 
 
-def with_no_mercy(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def numbers_out(folder: Path) -> Counter[int]:
+    """What is in the files, except the numbers that only test whether a reader has subscribed."""
+    files = [path for path in (folder / "out").glob("*.json") if path.name[0] not in "._"]
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    return Counter(n for n in (json.loads(line)["n"] for line in lines) if n >= 0)
 
 
-@contextmanager
-def driving(broker: Broker, folder: Path, guarantee: Guarantee) -> Iterator[Driver]:
-    driver = Driver(broker, folder, guarantee)
-    try:
-        yield driver
-    finally:
-        if driver.process.poll() is None:
-            driver.kill()
+def publish_until_out(broker: Broker, process: Process, folder: Path, number: int) -> None:
+    """Publish a number until it is out: before the reader has subscribed, the broker keeps nothing for it."""
+
+    def is_out() -> bool:
+        if number in numbers_out(folder):
+            return True
+        broker.publish("plant/first", number)
+        return False
+
+    process.wait_for(f"number {number}", is_out)
 
 
 @pytest.mark.system
 def test_a_driver_that_is_killed_between_receiving_and_committing_loses_nothing(broker: Broker, tmp_path: Path) -> None:
     done, held, later = range(30), range(1000, 1030), range(2000, 2005)
-    with driving(broker, tmp_path, Guarantee.AT_LEAST_ONCE) as driver:
-        driver.publish_until("plant/first", 500)
+    with driving(broker, tmp_path, Guarantee.AT_LEAST_ONCE) as process:
+        publish_until_out(broker, process, tmp_path, 500)
         broker.publish("plant/a", *done)
-        driver.wait_for(lambda: all(n in driver.out() for n in done))
+        process.wait_for("all numbers", lambda: numbers_out(tmp_path).keys() >= {*done})
         # When the next epoch is there, Spark has asked for it, and what is complete is acknowledged.
         broker.publish("plant/a", *held)
-        driver.wait_for((tmp_path / "held").exists)
-        driver.kill()
-        first = driver.out()
+        process.wait_for("a number that is held", (tmp_path / "held").exists)
+        process.kill()
+        first = numbers_out(tmp_path)
     assert not any(n in first for n in held)
     broker.publish("plant/a", *later)
     (tmp_path / "free").touch()
-    with driving(broker, tmp_path, Guarantee.AT_LEAST_ONCE) as driver:
-        driver.wait_for(lambda: all(n in driver.out() for n in (*held, *later)))
-        driver.kill()
-        out = driver.out()
+    with driving(broker, tmp_path, Guarantee.AT_LEAST_ONCE) as process:
+        process.wait_for("all numbers", lambda: numbers_out(tmp_path).keys() >= {*held, *later})
+        process.kill()
+        out = numbers_out(tmp_path)
     assert set(out) == {500, *done, *held, *later}
     assert all(out[n] == 1 for n in done)
 
@@ -370,18 +253,18 @@ def test_a_driver_that_is_killed_between_receiving_and_committing_loses_nothing(
 @pytest.mark.prove
 def test_an_at_most_once_job_does_not_repeat_what_it_had_in_hand(broker: Broker, tmp_path: Path) -> None:
     held = range(1000, 1010)
-    with driving(broker, tmp_path, Guarantee.AT_MOST_ONCE) as driver:
-        driver.publish_until("plant/first", 500)
+    with driving(broker, tmp_path, Guarantee.AT_MOST_ONCE) as process:
+        publish_until_out(broker, process, tmp_path, 500)
         broker.publish("plant/a", *held)
-        driver.wait_for((tmp_path / "held").exists)
-        driver.kill()
+        process.wait_for("a number that is held", (tmp_path / "held").exists)
+        process.kill()
     (tmp_path / "free").touch()
-    with driving(broker, tmp_path, Guarantee.AT_MOST_ONCE) as driver:
-        driver.publish_until("plant/first", 501)
+    with driving(broker, tmp_path, Guarantee.AT_MOST_ONCE) as process:
+        publish_until_out(broker, process, tmp_path, 501)
         broker.publish("plant/a", 1, 2, 3)
-        driver.wait_for(lambda: all(n in driver.out() for n in (1, 2, 3)))
-        driver.kill()
-        out = driver.out()
+        process.wait_for("all numbers", lambda: numbers_out(tmp_path).keys() >= {1, 2, 3})
+        process.kill()
+        out = numbers_out(tmp_path)
     assert not any(n in out for n in held)
     assert all(out[n] == 1 for n in (1, 2, 3))
 
@@ -395,8 +278,7 @@ def link(broker: Broker, **changes: Any) -> Link:
         "port": broker.port,
         "topic": "plant/#",
         "client_id": "session",
-        "username": "meter",
-        "password": "s3cret",
+        **LOGIN,
         "is_kept": True,
         "room": 100,
         "where": "source 'numbers'",
@@ -414,7 +296,7 @@ def opened(wanted: Link, broker: Broker) -> Iterator[Session]:
             broker.publish("plant/hello", -1)
             return session.number(0, 1) == 1
 
-        wait_for(is_subscribed)
+        wait_for("a subscription", is_subscribed)
         yield session
     finally:
         session.close()
@@ -428,15 +310,18 @@ def test_messages_that_come_again_after_a_lost_connection_are_known(
         session.complete(1)
         broker.publish("plant/a", 1, 2, 3)
         last = json.dumps({"n": 3}).encode()
-        wait_for(lambda: any(one.payload == last for _, one in session.numbered(0, session.number(1, 50))))
+        wait_for(
+            "the last message",
+            lambda: any(one.payload == last for _, one in session.numbered(0, session.number(1, 50))),
+        )
         end = session.number(1, 50)
         numbered = session.numbered(1, end)
         connection = session._client.socket()
         assert connection is not None
         connection.shutdown(socket.SHUT_RDWR)
-        wait_for(lambda: "again, which has kept the session" in caplog.text)
+        wait_for("a connection", lambda: "again, which has kept the session" in caplog.text)
         broker.publish("plant/a", 4)
-        wait_for(lambda: session.number(end, 50) > end)
+        wait_for("another message", lambda: session.number(end, 50) > end)
         assert session.numbered(1, end) == numbered
         assert [one.payload for _, one in session.numbered(end, session.number(end, 50))] == [
             json.dumps({"n": 4}).encode()
@@ -467,7 +352,7 @@ def test_messages_without_acknowledgement_are_held_up_to_a_limit_and_a_loss_is_t
             session.number(1, 0)  # takes nothing
             return "messages dropped: they came faster than epochs" in caplog.text
 
-        wait_for(is_loss_told)
+        wait_for("the loss", is_loss_told)
         assert session.number(1, 1_000) == 1 + 5
 
 

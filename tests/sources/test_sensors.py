@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lockgate import Guarantee, Job, MemorySink, SensorSource, run, stream
+from lockgate import Guarantee, Job, MemorySink, SensorSource, stream
 from lockgate.errors import BadJob
+from support.runs import run_to_the_end
 
 ARROW = pa.schema(
     [
@@ -71,13 +72,7 @@ def test_a_job_reads_the_same_readings_in_small_epochs_as_in_one(tmp_path: Path)
     source = SensorSource(sensors=3, seed=5, disorder="5 seconds", gaps=0.1, events=1000)
     sink = MemorySink()
     job = Job("sensors", stream("sensors", source).to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(
-        job,
-        until_caught_up=True,
-        checkpoint=str(tmp_path / "checkpoint"),
-        rows_per_epoch=400,
-        log_file=tmp_path / "spark.log",
-    )
+    run_to_the_end(job, tmp_path, rows_per_epoch=400)
     assert max(sink.epochs) == 2
     expected = sorted(tuple(row.values())[:4] for row in readings(source, 0, 1000))
     assert sorted(tuple(row) for row in sink.rows) == expected

@@ -1,7 +1,6 @@
 """An archive of classes is whole or absent, belongs to one class path on one Java, and is really used."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from lockgate.services.warmup import make_archives
 from lockgate.spark.classes import ClassArchive, broker_classes, spark_classes
 from lockgate.spark.jars import broker_jars
 from lockgate.spark.java import Java, find_java
+from support.process import run
 
 
 @pytest.fixture
@@ -103,18 +103,16 @@ def test_spark_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     make_archives(print)
     told = [*spark_classes().options(find_java()), f"-Xlog:class+load:file={tmp_path / 'loaded'}"]
     home = spark_classes().class_path[0].parent
-    kept = {name: text for name, text in os.environ.items() if name != "SPARK_CONF_DIR"}
-    environ = {**kept, "SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": " ".join(told)}
-    subprocess.run([home / "bin" / "spark-submit", "--version"], env=environ, capture_output=True, check=True)
+    environ = {"SPARK_CONF_DIR": None, "SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": " ".join(told)}
+    assert run(home / "bin" / "spark-submit", "--version", cwd=tmp_path, environ=environ).returncode == 0
     loaded = (tmp_path / "loaded").read_text()
     assert "org.apache.spark.deploy.SparkSubmit$ source: shared objects file (top)" in loaded
 
 
 @pytest.mark.system
-def test_the_broker_takes_its_classes_from_the_archive() -> None:
+def test_the_broker_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     make_archives(print)
     java, archive = find_java(), broker_classes(broker_jars())
     class_path = ":".join(map(str, archive.class_path))
     command = [java.path, *archive.options(java), "-Xlog:class+load", "-cp", class_path, "kafka.Kafka", "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    assert "kafka.Kafka$ source: shared objects file (top)" in told
+    assert "kafka.Kafka$ source: shared objects file (top)" in run(*command, cwd=tmp_path).stdout

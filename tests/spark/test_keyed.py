@@ -27,7 +27,6 @@ from lockgate import (
     Stream,
     aggregates,
     pattern,
-    run,
     stream,
     value,
     windows,
@@ -38,6 +37,7 @@ from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, Ste
 from lockgate.operators.pages import Pages
 from lockgate.spark.functions import RowError
 from lockgate.spark.keyed import Place, _Run, buckets_of
+from support.runs import run_to_the_end
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -195,9 +195,9 @@ def test_only_late_rows_are_counted_as_dropped() -> None:
 # -- through Spark -----------------------------------------------------------------------------------------------------
 
 
-def run_to_the_end(place: Path, *outputs: Output) -> Run:
+def run_outputs(place: Path, *outputs: Output) -> Run:
     job = Job("keyed", *outputs, guarantee=Guarantee.AT_LEAST_ONCE)
-    return run(job, until_caught_up=True, checkpoint=str(place / "checkpoint"), log_file=place / "spark.log")
+    return run_to_the_end(job, place)
 
 
 @pytest.mark.spark
@@ -273,7 +273,7 @@ def test_keys_of_every_type_and_none_and_columns_of_every_type_survive(tmp_path:
     applied = (
         source.key_by("s").parallel(2).window(windows.tumbling_count(1)).apply(lambda key, all: [tuple(all[0])], WHOLE)
     )
-    run_to_the_end(
+    run_outputs(
         tmp_path,
         source.key_by(*KINDS).parallel(2).rolling(count="count(*)").to("scalars", sinks["scalars"]),
         source.process(Numbers()).to("all", sinks["all"]),
@@ -295,7 +295,7 @@ def test_keys_of_every_type_and_none_and_columns_of_every_type_survive(tmp_path:
 def test_a_value_that_is_made_of_parts_is_refused_as_a_key(key: str, tmp_path: Path) -> None:
     source = stream("rows", MemorySource([EMPTY], value=DDL))
     with pytest.raises(BadJob, match=f"is keyed by '{key}', which is a ") as caught:
-        run_to_the_end(tmp_path, source.key_by("i", key).rolling(count="count(*)").to("out", MemorySink()))
+        run_outputs(tmp_path, source.key_by("i", key).rolling(count="count(*)").to("out", MemorySink()))
     assert "test_keyed.py" in caught.value.where
 
 
@@ -315,7 +315,7 @@ def test_rows_are_taken_in_the_order_of_the_source_however_tasks_have_mixed_them
     merged, children, chained = MemorySink(), MemorySink(), MemorySink()
     twice = mixed(source.merge(source.select("k", v="v + 1000")))
     counted = source.key_by("k").parallel(2).rolling(n="count(*)")
-    run_to_the_end(
+    run_outputs(
         tmp_path,
         twice.key_by("k").parallel(2).rolling(seen=seen).to("merged", merged),
         mixed(source.flat_map(three, "k STRING, v INT"))
@@ -359,7 +359,7 @@ def test_every_key_sees_every_step_of_the_watermark_and_a_side_costs_no_second_p
         .window(windows.tumbling("10 seconds"))
         .apply(count, "n INT")
     )
-    run_to_the_end(tmp_path, counts.to("results", results), counts.late.to("late", late))
+    run_outputs(tmp_path, counts.to("results", results), counts.late.to("late", late))
 
     def seconds(row: Row) -> float:
         return float((row.window_start - BEGIN).total_seconds())
@@ -389,7 +389,7 @@ def test_a_function_that_raises_stops_the_job_with_the_place_of_its_row(tmp_path
     source = stream("numbers", MemorySource([(v,) for v in range(20)], value="v INT", per_epoch=7))
     sink = MemorySink()
     with pytest.raises(FunctionFailed, match="numbers, offset 7: LookupError: no sevens") as caught:
-        run_to_the_end(tmp_path, source.key_by("v").parallel(1).process(Fussy(), name="fussy").to("out", sink))
+        run_outputs(tmp_path, source.key_by("v").parallel(1).process(Fussy(), name="fussy").to("out", sink))
     assert "'fussy', declared at" in caught.value.where
     assert sorted(row.v for row in sink.rows) == list(range(7))
 
@@ -403,7 +403,7 @@ def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: P
     def run_over(tasks: int, count: int) -> None:
         source = stream("rows", MemorySource(rows[:count], value="k STRING, v INT"))
         counted = source.key_by("k").parallel(tasks).rolling(n="count(*)", name="counts")
-        run_to_the_end(tmp_path, counted.to("out", sink))
+        run_outputs(tmp_path, counted.to("out", sink))
 
     run_over(2, 35)
     with pytest.raises(Refused, match=r"dealt out to 2 tasks, and \.parallel\(5\) asks for 5"):
@@ -421,7 +421,7 @@ def test_steps_that_ask_for_the_same_rows_are_all_told_the_time(tmp_path: Path) 
     sinks = {name: MemorySink() for name in ("native", "filtered", "sum", "count")}
     native = timed.key_by("v").parallel(1).window(windows.tumbling("5 seconds")).aggregate(n="count(*)")
     window = timed.key_by("v").parallel(1).window(windows.tumbling("5 seconds"))
-    run_to_the_end(
+    run_outputs(
         tmp_path,
         native.to("native", sinks["native"]),
         native.where("n > 0").to("filtered", sinks["filtered"]),
@@ -438,7 +438,7 @@ def test_matches_that_time_out_are_not_counted_as_late_events(tmp_path: Path) ->
     source = stream("rows", MemorySource(rows, value="v INT, at TIMESTAMP", per_epoch=3))
     never = pattern.begin("one", "v >= 0").then("two", "v < 0").within("1 minute")
     sink = MemorySink()
-    told = run_to_the_end(
+    told = run_outputs(
         tmp_path, source.event_time("at", lateness="1 second").key_by("at").parallel(1).detect(never).to("out", sink)
     )
     assert sink.rows == []

@@ -1,12 +1,13 @@
 """Spark's own log is a file of a bounded size, however long a job runs; settings that it has to know, it knows."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from support.process import run
 
 LOG = """
     from pathlib import Path
@@ -23,8 +24,10 @@ LOG = """
 
 
 @pytest.mark.spark
+@pytest.mark.process
 def test_the_log_begins_anew_when_it_is_large_and_a_few_files_are_kept(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", textwrap.dedent(LOG)], cwd=tmp_path, check=True, timeout=300)
+    done = run(sys.executable, "-c", textwrap.dedent(LOG), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     files = {file.name: file for file in (tmp_path / "100%").iterdir()}
     del files["job.spark.log4j2.properties"]
     assert sorted(files) == ["job.spark.log", *(f"job.spark.log.{number}" for number in range(1, 5))]

@@ -10,8 +10,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from lockgate import Guarantee, Job, Late, MemorySink, MemorySource, Stream, exchange, pattern, run, stream, windows
+from lockgate import Guarantee, Job, Late, MemorySink, MemorySource, Stream, exchange, pattern, stream, windows
 from lockgate.errors import BadJob, Failed, FunctionFailed
+from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -28,10 +29,6 @@ def rows_of(last: Stream, tmp_path: Path) -> list[Row]:
     sink = MemorySink()
     run_to_the_end(Job("steps", last.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE), tmp_path)
     return sink.rows
-
-
-def run_to_the_end(job: Job, tmp_path: Path) -> None:
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
 
 
 def tuples(rows: list[Row]) -> Counter[tuple[Any, ...]]:
@@ -93,7 +90,7 @@ def test_the_parts_of_a_split_are_one_pass_over_the_source(tmp_path: Path) -> No
         parts["none"].to("none", none),
         guarantee=Guarantee.AT_LEAST_ONCE,
     )
-    done = run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    done = run_to_the_end(job, tmp_path)
     assert sorted(row.v for row in small.rows) == list(range(10, 40))
     assert tuples(even.rows) == Counter((f"k{v % 3}", v / 2) for v in range(0, 50, 2))
     assert none.rows == []
@@ -119,7 +116,7 @@ def test_what_leaves_an_operator_through_sql_costs_no_second_pass(tmp_path: Path
     job = Job(
         "sides", *(made.to(name, sinks[name]) for name, made in outputs.items()), guarantee=Guarantee.AT_LEAST_ONCE
     )
-    done = run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    done = run_to_the_end(job, tmp_path)
     found = {name: sorted(map(tuple, sink.rows)) for name, sink in sinks.items()}
     assert found["alarms"] == [("k0", EVENTS[45][2], 6), ("k1", EVENTS[25][2], 6), ("k2", EVENTS[5][2], 6)]
     assert found["high"] == [(EVENTS[31][2],)]

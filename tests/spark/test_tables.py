@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from lockgate import FileTable, Guarantee, Job, MemorySink, MemorySource, Stream, Table, run, stream, table, windows
+from lockgate import FileTable, Guarantee, Job, MemorySink, MemorySource, Stream, Table, stream, table, windows
 from lockgate.commit.permits import Address
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.spark import tables as looked_up
 from lockgate.spark.tabledoor import TableDoor, fetch
 from lockgate.spark.tables import Lookup
+from support.runs import run_to_the_end
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = st.one_of(st.none(), st.integers(-3, 3))
@@ -137,7 +138,7 @@ def file_table(folder: Path, rows: dict[str, Any], schema: str) -> Table:
 def rows_of(last: Stream, tmp_path: Path) -> Counter[tuple[Any, ...]]:
     sink = MemorySink()
     job = Job("enrich", last.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     return Counter(tuple(row) for row in sink.rows)
 
 
@@ -201,7 +202,7 @@ def test_values_of_every_type_come_out_as_they_are(tmp_path: Path) -> None:
     sink = MemorySink()
     joined = source([(1, 0, BEGIN)]).join(file_table(tmp_path, values, ddl), on="k").select(*values)
     job = Job("types", joined.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE)
-    run(job, until_caught_up=True, checkpoint=str(tmp_path / "checkpoint"), log_file=tmp_path / "spark.log")
+    run_to_the_end(job, tmp_path)
     (row,) = sink.rows
     expected = {name: column[0].as_py() for name, column in values.items()}
     told = row.asDict(recursive=True)

@@ -2,12 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from support.process import run
 
 LOOK = """
 import json, os, sys
@@ -17,33 +19,26 @@ print(json.dumps([len(os.listdir("/proc/self/task")), "pandas" in sys.modules, "
 """
 
 
-def seen_after_the_imports(**environment: str) -> list[object]:
-    plain = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    told = subprocess.run(
-        [sys.executable, "-c", LOOK], env={**plain, **environment}, check=True, capture_output=True, text=True
-    )
-    return list(json.loads(told.stdout))
+def seen_after_the_imports(place: Path, code: str = LOOK, **environ: str) -> list[object]:
+    plain = {name: None for name in os.environ if name.endswith("_NUM_THREADS")}
+    return list(json.loads(run(sys.executable, "-c", code, cwd=place, environ={**plain, **environ}).stdout))
 
 
-def test_what_forks_has_one_thread_and_all_that_is_needed() -> None:
-    assert seen_after_the_imports(OMP_NUM_THREADS="1") == [1, True, True]
+@pytest.mark.process
+def test_what_forks_has_one_thread_and_all_that_is_needed(tmp_path: Path) -> None:
+    assert seen_after_the_imports(tmp_path, OMP_NUM_THREADS="1") == [1, True, True]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("asked", [{}, {"OMP_NUM_THREADS": "4"}])
-def test_where_somebody_wants_threads_in_workers_nothing_is_imported(asked: dict[str, str]) -> None:
-    assert seen_after_the_imports(**asked) == [1, False, False]
+def test_where_somebody_wants_threads_in_workers_nothing_is_imported(asked: dict[str, str], tmp_path: Path) -> None:
+    assert seen_after_the_imports(tmp_path, **asked) == [1, False, False]
 
 
-def test_a_machine_without_the_client_of_kafka_has_workers_too() -> None:
+@pytest.mark.process
+def test_a_machine_without_the_client_of_kafka_has_workers_too(tmp_path: Path) -> None:
     hidden = "import sys\nsys.modules['kafka'] = None\n"  # as if it were not installed
-    told = subprocess.run(
-        [sys.executable, "-c", hidden + LOOK],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(told.stdout) == [1, True, True]
+    assert seen_after_the_imports(tmp_path, hidden + LOOK, OMP_NUM_THREADS="1") == [1, True, True]
 
 
 @pytest.mark.spark

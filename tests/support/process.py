@@ -21,14 +21,27 @@ from lockgate.services.processes import Mark
 from support.waiting import PATIENCE_SECONDS, wait_for
 
 LOCKGATE = (sys.executable, "-m", "lockgate.cli.main")
+_TESTS = str(Path(__file__).parents[1])
+
+
+def program(name: str, *arguments: object) -> list[str]:
+    """A program of `support.programs` as a command, with its arguments."""
+    return [sys.executable, "-m", f"support.programs.{name}", *map(str, arguments)]
 
 
 class Process:
     """A command under way; what it prints goes to files, so that nobody has to read along."""
 
-    def __init__(self, command: Sequence[str | Path], cwd: Path, environ: Mapping[str, str], name: str) -> None:
+    def __init__(self, command: Sequence[str | Path], cwd: Path, environ: Mapping[str, str | None], name: str) -> None:
         self.out, self.err = cwd / f"{name}.out", cwd / f"{name}.err"
         self._mark = Mark("LOCKGATE_TEST_PROCESS", uuid4().hex)
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _TESTS])),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            self._mark.name: self._mark.value,
+            **environ,
+        }
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.child = subprocess.Popen(
                 [*map(str, command)],
@@ -37,7 +50,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", self._mark.name: self._mark.value, **environ},
+                env={name: text for name, text in variables.items() if text is not None},
             )
 
     @property
@@ -100,9 +113,14 @@ class Process:
 
 @contextmanager
 def running(
-    *command: str | Path, cwd: Path, environ: Mapping[str, str] | None = None, name: str = "process"
+    *command: str | Path, cwd: Path, environ: Mapping[str, str | None] | None = None, name: str = "process"
 ) -> Iterator[Process]:
-    """A command that runs; nothing of it is left afterwards."""
+    """A command that runs; nothing of it is left afterwards.
+
+    Args:
+        environ: variables beside those of this process; None removes one.
+        name: of the files in `cwd` that have what it prints.
+    """
     process = Process(command, cwd, environ or {}, name)
     try:
         yield process
@@ -116,7 +134,7 @@ def parameters(**values: object) -> list[str]:
 
 
 def run(
-    *command: str | Path, cwd: Path, environ: Mapping[str, str] | None = None, seconds: float = PATIENCE_SECONDS
+    *command: str | Path, cwd: Path, environ: Mapping[str, str | None] | None = None, seconds: float = PATIENCE_SECONDS
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
     with running(*command, cwd=cwd, environ=environ, name=f"process-{uuid4().hex[:8]}") as process:

@@ -29,13 +29,14 @@ def wait_for(
     what: str,
     look: Callable[[], Found],
     *,
+    until: Callable[[Found], object] = bool,
     seconds: float = PATIENCE_SECONDS,
     explain: Callable[[], str] = lambda: "",
     every: float = _LOOK_SECONDS,
 ) -> Found:
-    """Look until what is found is true in the sense of Python; what was found."""
+    """Look until what is found is true in the sense of Python, or is as `until` wants it; what was found."""
     patience = Patience(what, seconds)
-    while not (found := look()):
+    while not until(found := look()):
         patience.check(explain)
         time.sleep(every)
     return found

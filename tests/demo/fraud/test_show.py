@@ -18,6 +18,7 @@ from lockgate.demo.fraud.measured import Measured, Phase, Stamps
 from lockgate.demo.fraud.show import Settings, show
 from lockgate.demo.fraud.topics import Topics
 from lockgate.services.stack import Stack
+from support.waiting import PATIENCE_SECONDS
 
 FILE = Path(__file__).parents[3] / "examples" / "fraud_detection.py"
 SLEEP = ["timeit", "-n", "1", "-r", "1", "import time; time.sleep(120)"]
@@ -72,6 +73,7 @@ def test_it_runs_on_a_fresh_clone_and_leaves_the_services_usable(
     assert Idle(root).up(), "it is refused where anything else lies in the directory of the services"
 
 
+@pytest.mark.process
 def test_it_ends_what_it_has_started_when_somebody_wants_the_end(
     told: dict[str, Any],
     left: list[subprocess.Popen[bytes]],
@@ -89,11 +91,12 @@ def test_it_ends_what_it_has_started_when_somebody_wants_the_end(
     monkeypatch.setattr(module._Stage, "play", play)
     with pytest.raises(KeyboardInterrupt):
         begin(Idle(tmp_path / "services"))
-    assert [process.wait(timeout=10) for process in left] == [-signal.SIGKILL] * 2
+    assert [process.wait(timeout=PATIENCE_SECONDS) for process in left] == [-signal.SIGKILL] * 2
     assert told["deleted"] == [{*Topics("", "fraud-20260102-030405-").names}]
     assert told["tables"][-1] == "^fraud_20260102_030405_(results|letters)$"
 
 
+@pytest.mark.process
 def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
     told: dict[str, Any],
     left: list[subprocess.Popen[bytes]],
@@ -107,7 +110,7 @@ def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
     told["topics"] = {*old, "payments", "fraud-alerts", "fraud-2025-payments"}
 
     def play(stage: Any) -> None:
-        assert left[0].wait(timeout=10) == -signal.SIGKILL
+        assert left[0].wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
         assert told["deleted"] == [old]
         assert told["tables"] == [r"^fraud_\d{8}_\d{6}_(results|letters)$"]
         raise KeyboardInterrupt

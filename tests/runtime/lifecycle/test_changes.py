@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from handmade import make_checkpoint, make_old, snapshot
 
 from lockgate.commit.ledger import Entry
 from lockgate.errors import CheckpointDamaged, Refused
@@ -20,6 +19,7 @@ from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.sources.files import FileSource
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.socket import SocketSource
+from support.checkpoints import make_checkpoint, make_old, snapshot
 
 NOW = datetime.now(UTC)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lookedat import Handmade
 
 from lockgate.errors import Refused
 from lockgate.runtime.lifecycle.differences import Lineage, compare
 from lockgate.runtime.lifecycle.facts import Reach, look_at
 from lockgate.runtime.lifecycle.logs import Offset, read_commit, read_offsets
 from lockgate.runtime.lifecycle.tree import LocalTree
+from support.checkpoints import Handmade
 
 
 @pytest.fixture

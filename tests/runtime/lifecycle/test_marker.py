@@ -2,8 +2,8 @@
 
 import json
 import os
+import signal
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -29,7 +29,8 @@ from lockgate.runtime.lifecycle.marker import (
 )
 from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
 from lockgate.runtime.restarts import Ended, Restarts
-from lockgate.runtime.run import run
+from support.process import running
+from support.runs import run_to_the_end
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -144,7 +145,7 @@ def test_a_run_that_begins_anew_leaves_a_strangers_checkpoint_where_it_is(spark:
     rows = stream("rows", MemorySource([(1,)], value="id INT"))
     job = Job("payments", rows.to("out", MemorySink()), guarantee=Guarantee.AT_LEAST_ONCE)
     with pytest.raises(Refused, match="carries no marker"):
-        run(job, checkpoint=tree.root, until_caught_up=True, new_life=True, log_file=tmp_path / "spark.log")
+        run_to_the_end(job, tmp_path, checkpoint=tree.root, new_life=True)
     assert [one.name for one in tmp_path.iterdir() if one.is_dir()] == ["theirs"]
     assert [entry.name for entry in tree.entries()] == ["metadata", "offsets/0"]
 
@@ -196,20 +197,18 @@ def test_a_child_that_outlives_its_driver_holds_nothing(tmp_path: Path) -> None:
     os.waitpid(child, 0)
 
 
+@pytest.mark.process
 def test_what_a_killed_driver_held_is_free(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from lockgate.runtime.lifecycle.holding import hold;"
-        "held = hold(Path(sys.argv[1]), 'payments'); print('held', flush=True); sys.stdin.read()"
+        "import signal, sys; from pathlib import Path; from lockgate.runtime.lifecycle.holding import hold;"
+        "held = hold(Path(sys.argv[1]), 'payments'); print('held', flush=True); signal.pause()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "held\n"
-        assert is_held(tmp_path)
-        driver.kill()
-        driver.wait()
-    assert not is_held(tmp_path)
+    place = tmp_path / "checkpoint"
+    with running(sys.executable, "-c", code, place, cwd=tmp_path) as driver:
+        driver.wait_for("the hold", lambda: driver.printed == "held\n")
+        assert is_held(place)
+        driver.end(signal.SIGKILL)
+        assert not is_held(place)
 
 
 def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lookedat import Handmade
 
 from lockgate.commit.ledger import Entry
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.verifying import Finding, check_ledger, verify
+from support.checkpoints import Handmade
 
 
 @pytest.fixture

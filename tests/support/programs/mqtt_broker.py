@@ -1,6 +1,6 @@
-"""A broker for tests, in a process of its own: amqtt, with one user; sessions live as long as the process.
+"""An MQTT broker: amqtt, with one user; sessions live as long as the process.
 
-    mqtt_broker.py PORT USERS WINDOW     USERS is a file of user:hash; WINDOW the most messages in flight to a client
+    mqtt_broker PORT USERS WINDOW     USERS is a file of user:hash; WINDOW the most messages in flight to a client
 
 amqtt 0.12 forgets a message when its receiver goes away or takes over five seconds to acknowledge it, against
 [MQTT-4.4.0-1] (its pull request 402 mends that). Here a message with QoS 1 stays until it is acknowledged, and there is

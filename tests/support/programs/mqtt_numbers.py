@@ -1,6 +1,6 @@
-"""A driver for tests: numbers from an MQTT broker into files, until it is killed or stopped.
+"""Numbers from an MQTT broker go into files, until the driver is killed or stopped.
 
-    mqtt_driver.py FOLDER PORT GUARANTEE
+    mqtt_numbers FOLDER PORT GUARANTEE
 
 A number of 1000 or more is held in its epoch: FOLDER/held says so, and FOLDER/free lets it go.
 """

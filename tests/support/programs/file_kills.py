@@ -1,6 +1,6 @@
 """Kill a process (SIGKILL) before each of its calls to the file system in turn, once in a directory of its own.
 
-    python file_kills.py SCENARIO FOLDER    prepares FOLDER/1, FOLDER/2, ...; prints how many were killed
+    file_kills SCENARIO FOLDER    prepares FOLDER/1, FOLDER/2, ...; prints how many were killed
 
 A child that is forked for each of them looks at Python's own audit events: opening, linking, removing, making.
 """
@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from file_desk import Desk, entry
+from support.desk import Desk, entry
 
 _CALLS = ("open", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.rename", "os.listdir", "os.scandir")
 

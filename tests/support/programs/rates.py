@@ -1,6 +1,6 @@
-"""A driver for tests: events meet a table, their rates are summed up by key, and go into files exactly once.
+"""Events meet a table, their rates are summed up by key, and go into files exactly once.
 
-python table_driver.py FOLDER    reads FOLDER/in and FOLDER/rates.json, writes FOLDER/out; ends when caught up
+rates FOLDER    reads FOLDER/in and FOLDER/rates.json, writes FOLDER/out; ends when caught up
 """
 
 import sys

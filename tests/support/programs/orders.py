@@ -1,13 +1,11 @@
-"""A driver without a JVM: one epoch into the table `orders`, committed as a job's driver does it.
+"""A driver without a JVM: one epoch into the table `orders`, committed as the driver of a job does it.
 
-As a program it takes the dsn, and tells the error that ended it; its environment may arm faults.
+orders DSN    prints the error that ended it; its environment may arm faults
 """
 
 from __future__ import annotations
 
 import sys
-
-from arrow_rows import open_sinks, rows_of
 
 from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
@@ -18,6 +16,7 @@ from lockgate.commit.protocol import Epoch
 from lockgate.errors import LockgateError
 from lockgate.postgres import store
 from lockgate.sinks.postgres import PostgresSink
+from support.arrow_rows import open_sinks, rows_of
 
 EPOCH = Epoch(number=0, digest="d0", previous_digest=None, query="query")
 

@@ -5,14 +5,14 @@ import os
 import select
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PATIENCE_SECONDS = 60.0
+from support.waiting import PATIENCE_SECONDS, wait_for
 
 
 class Page:
@@ -33,13 +33,7 @@ class Page:
 
     def wait(self, script: str) -> Any:
         """Wait until it is true."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (value := self.value(script)):
-            assert time.monotonic() < deadline, (
-                f"never true: {script}; the page: {self.value('document.body.innerText')}"
-            )
-            time.sleep(0.05)
-        return value
+        return wait_for(script, lambda: self.value(script), explain=lambda: str(self.value("document.body.innerText")))
 
     def errors(self) -> list[Any]:
         """What went wrong in the page's own code so far."""
@@ -104,13 +98,12 @@ class Browser:
         self._in.close()
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A browser of the test's own."""
+@contextmanager
+def browsing(home: Path) -> Iterator[Browser]:
+    """A browser of a test's own, which keeps its things in a new directory."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("there is no Chromium on this machine: install the system's package `chromium`")
-    home = tmp_path / "browser"
     home.mkdir()
     browser = Browser(home, program)
     try:

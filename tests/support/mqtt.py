@@ -1,0 +1,62 @@
+"""An MQTT broker of a test's own; the test may stop it, start it again, and take what it published."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from argon2 import PasswordHasher
+from paho.mqtt.client import Client, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
+
+from lockgate import MqttSource
+from lockgate.services import ports
+from support.process import program, running
+from support.waiting import PATIENCE_SECONDS, wait_for
+
+LOGIN = {"username": "meter", "password": "s3cret"}
+
+
+class Broker:
+    """A broker with one user; its sessions end with it."""
+
+    def __init__(self, folder: Path, window: int) -> None:
+        self.folder, self.window = folder, window
+        name, password = LOGIN.values()
+        (folder / "users").write_text(f"{name}:{PasswordHasher(time_cost=1, memory_cost=1024).hash(password)}\n")
+        (self.port,) = ports.choose(1, random.Random())
+        self._process = ExitStack()
+
+    def start(self) -> None:
+        words = program("mqtt_broker", self.port, self.folder / "users", self.window)
+        process = self._process.enter_context(running(*words, cwd=self.folder, name="broker"))
+        process.wait_for("the broker", lambda: process.printed == "ready\n")
+
+    def stop(self) -> None:
+        self._process.close()
+
+    def publish(self, topic: str, *payloads: bytes | str | int, qos: int = 1) -> None:
+        """Publish, and return when the broker has everything."""
+        with self._connected() as client:
+            for payload in payloads:
+                text = json.dumps({"n": payload}) if isinstance(payload, int) else payload
+                client.publish(topic, text, qos=qos).wait_for_publish(PATIENCE_SECONDS)
+
+    def source(self, **changes: Any) -> MqttSource:
+        given = {"topic": "plant/#", "host": "127.0.0.1", "port": self.port, "value": "n INT"}
+        return MqttSource(**{**given, **LOGIN, **changes})
+
+    @contextmanager
+    def _connected(self) -> Iterator[Client]:
+        client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv311)
+        client.username_pw_set(*LOGIN.values())
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        try:
+            wait_for("a connection", client.is_connected)
+            yield client
+        finally:
+            client.disconnect()
+            client.loop_stop()
