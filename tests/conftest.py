@@ -33,7 +33,7 @@ from support.services import ask_for, kept_services
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Tests start many short-lived JVMs, and most of their time went into compiling what was never hot.
+# Tests run many small plans, each a few times: most of the time would go into compiling what is never hot.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # A machine that is busy with other tests makes an example slow, and that is no finding.
 settings.register_profile("lockgate", deadline=None)
@@ -189,9 +189,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     wanted = SessionPlan(app="tests", master="local[2]", jars=connector_jars(), log_file=log)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("JDK_JAVA_OPTIONS")  # this one lives long
-        session = open_session(wanted)
+    session = open_session(wanted)
     try:
         yield session
     finally:

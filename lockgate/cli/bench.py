@@ -8,8 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lockgate.cli.stopping import stoppable
 from lockgate.errors import Refused
+from lockgate.lab.stopping import stoppable
 
 if TYPE_CHECKING:
     from lockgate.bench.settings import Settings

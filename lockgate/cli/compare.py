@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
-from lockgate.cli.stopping import stoppable
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
+from lockgate.lab.stopping import stoppable
 
 _NAMES = {one.name.lower().replace("_", "-"): one for one in Guarantee}
 

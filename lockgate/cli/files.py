@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.cli.stopping import stoppable
 from lockgate.errors import BadJob, Failed, Refused
 from lockgate.files.size import as_size
+from lockgate.lab.stopping import stoppable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

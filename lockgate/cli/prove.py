@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
-from lockgate.cli.stopping import stoppable
 from lockgate.cli.wish import Wish
 from lockgate.errors import Refused
+from lockgate.lab.stopping import stoppable
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -302,16 +302,21 @@ class Topics(Tryout):
         When all have come there are no more, but it does not end: whoever looks at them says when.
         """
         from lockgate.lab.rig.readers.topics import read_records
+        from lockgate.lab.stopping import stoppable
 
         is_over = threading.Event()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockgate-example") as threads:
+        with contextlib.ExitStack() as ends:
+            threads = ends.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockgate-example"))
             running = self._run(job, until_caught_up=False)
+            # Ctrl-C in the middle of a call to Spark would break the connection over which the job is stopped.
+            go_on = ends.enter_context(stoppable())
             # Whoever is interrupted while holding a row does not come back here.
             self.ends.callback(running.stop)
             self.ends.callback(is_over.set)
             sending = threads.submit(self._send_slowly, into, events, per_second, is_over)
 
             def is_complete() -> bool:
+                go_on()
                 running.wait(timeout=0)  # raises where the job has failed
                 if not sending.done():
                     return False
@@ -324,7 +329,9 @@ class Topics(Tryout):
                 records = read_records(self.places["servers"], [self.places[output]], is_over=is_complete)
                 yield from (_row(record.value) for record in records)
                 _tell("all events have come; Ctrl-C ends it")
-                is_over.wait()
+                while True:
+                    go_on()
+                    time.sleep(1 / _TURNS_PER_SECOND)
             finally:
                 is_over.set()
                 running.stop()

@@ -135,7 +135,7 @@ def _is_scalar(value: Any, kind: DataType) -> bool:
 
 def _hint(value: Any, kind: DataType) -> str:
     if isinstance(value, datetime) and kind.simpleString() == "timestamp":
-        return ": give it a zone, e.g. tzinfo=timezone.utc"
+        return ": give it a zone, e.g. tzinfo=UTC"
     return ""
 
 

@@ -250,7 +250,7 @@ class Harness:
             raise Refused(
                 "the job goes by the clock, and its event time is no column of a source: nobody knows what time it is",
                 where=self._where,
-                fix="say it: Harness(job, now=datetime(2026, 1, 1, 12, tzinfo=timezone.utc))",
+                fix="say it: Harness(job, now=datetime(2026, 1, 1, 12, tzinfo=UTC))",
             )
 
     def _require_entered(self) -> None:
@@ -458,5 +458,5 @@ def _as_ms(moment: datetime) -> int:
 def _require_zone(moment: datetime, where: str) -> None:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise Refused(
-            f"{moment!r} is not a time with its zone", where=where, fix="datetime(2026, 1, 1, 12, tzinfo=timezone.utc)"
+            f"{moment!r} is not a time with its zone", where=where, fix="datetime(2026, 1, 1, 12, tzinfo=UTC)"
         )

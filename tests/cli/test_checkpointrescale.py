@@ -57,7 +57,7 @@ def test_a_file_that_is_not_there_is_refused(place: Path, capsys: Any) -> None:
 
 
 def test_a_ledger_that_is_behind_follows_and_one_that_does_not_fit_is_left_alone(place: Path, capsys: Any) -> None:
-    checkpoint = make_logs(place / "cp", planned=3, committed=3, partitions=(4, 4, 7))
+    checkpoint = make_logs(place / "cp", planned=3, committed=3, query="query", partitions=(4, 4, 7))
     write_marker(LocalTree(place / "cp"), "grown", datetime.now(UTC))
     command = ["checkpoints", "rescale", "job.py", "--partitions", "7", "--checkpoint", "cp"]
     assert main([*command, "--yes"]) == 2  # no ledger says what is out

@@ -63,7 +63,7 @@ def test_an_unknown_name_is_refused_with_the_five_that_are_known(text: str) -> N
     assert "none, gzip, snappy, lz4, zstd" in refusal.value.fix
 
 
-@pytest.mark.parametrize("data", [b"", b"a", TEXT, os.urandom(100_000)])
+@pytest.mark.parametrize("data", [b"", b"a", TEXT, os.urandom(100_000)], ids=["empty", "a", "text", "random"])
 @pytest.mark.parametrize("as_view", [False, True])
 def test_each_codec_is_unpacked_by_another_library(data: bytes, as_view: bool) -> None:
     given = memoryview(data) if as_view else data

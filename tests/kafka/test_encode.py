@@ -302,7 +302,7 @@ def test_columns_of_numbers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-@pytest.mark.parametrize("value", [b"short", os.urandom(200_000)])
+@pytest.mark.parametrize("value", [b"short", os.urandom(200_000)], ids=["short", "random"])
 def test_what_compression_would_make_bigger_is_sent_as_it_is(codec: Codec, value: bytes) -> None:
     records = records_of([Row(value=value)])
     batch = encode_plainly(records, codec)

@@ -112,8 +112,11 @@ CASES = read_cases(MATRIX.read_text().splitlines(), SEED)
 
 def cases(test: Callable[..., None]) -> Any:
     """Decorate a test with its cases."""
-    params = [
-        pytest.param(one, id=str(one), marks=pytest.mark.system if one.is_("sample") else pytest.mark.prove)
-        for one in CASES[test.__name__]
-    ]
+    params = [pytest.param(one, id=str(one), marks=list(_marks(one))) for one in CASES[test.__name__]]
     return pytest.mark.parametrize("case", params)(test)
+
+
+def _marks(case: Case) -> Iterator[pytest.MarkDecorator]:
+    yield pytest.mark.system if case.is_("sample") else pytest.mark.prove
+    if case.is_("smoke"):
+        yield pytest.mark.smoke

@@ -43,7 +43,7 @@ TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 HEAD = """\
 import random
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, Late, PostgresSink
 from lockgate import StatefulFunction, acks, map_of, pattern, stream, value, windows
@@ -386,7 +386,7 @@ _TIMERS = f"""
             slot = int(row.at.timestamp()) // {WINDOW.seconds}
             self.events.set((self.events.get() or 0) + 1)
             self.totals.set(slot, self.totals.get(slot, 0) + row.amount)
-            context.at(datetime.fromtimestamp((slot + 1) * {WINDOW.seconds}, timezone.utc), name=str(slot))
+            context.at(datetime.fromtimestamp((slot + 1) * {WINDOW.seconds}, UTC), name=str(slot))
             if self.events.get() % {EIGHTH} == 0:
                 yield (row.name, "event", row.id, self.events.get())
 

@@ -223,12 +223,12 @@ class Sequence:
         self.show()
 
     def init(self, name: str, timeout_ms: int = LONG_MS) -> None:
-        _, producer = self.compare(f"{name} begins", lambda side: side.init(name, timeout_ms))
+        _, producer = self.require_same(f"{name} begins", lambda side: side.init(name, timeout_ms))
         self.producers[name].append(producer)
 
     def add(self, name: str, producer: Producer) -> None:
         partition = self.rng.randrange(PARTITIONS)
-        self.compare(f"{producer} adds {partition}", lambda side: side.add(name, producer, partition))
+        self.require_same(f"{producer} adds {partition}", lambda side: side.add(name, producer, partition))
 
     def produce(self, name: str, producer: Producer) -> None:
         partition = self.rng.randrange(PARTITIONS)
@@ -241,7 +241,7 @@ class Sequence:
             sequence += self.rng.randint(1, 3)
         rows = list(range(self.rows, self.rows + count))
         self.rows += count
-        code, _ = self.compare(
+        code, _ = self.require_same(
             f"{producer} writes {rows} to {partition} from {sequence}",
             lambda side: side.produce(name, producer, partition, sequence, rows),
         )
@@ -250,7 +250,7 @@ class Sequence:
 
     def end(self, name: str, producer: Producer) -> None:
         is_commit = self.rng.random() < 0.7
-        self.compare(
+        self.require_same(
             f"{producer} {'commits' if is_commit else 'aborts'}",
             lambda side: side.end(name, producer, is_commit=is_commit),
         )
@@ -258,9 +258,9 @@ class Sequence:
 
     def show(self) -> None:
         for partition in range(PARTITIONS):
-            self.compare(f"partition {partition} shows", lambda side, one=partition: side.show(one))
+            self.require_same(f"partition {partition} shows", lambda side, one=partition: side.show(one))
 
-    def compare(self, what: str, ask: Any) -> Any:
+    def require_same(self, what: str, ask: Any) -> Any:
         expected, found = (ask(side) for side in self.sides)
         self.told.append(f"{what}: {found}")
         code = found[0] if isinstance(found, tuple) else found
@@ -300,22 +300,22 @@ def test_a_time_out_shuts_the_writer_out_in_the_model_as_on_a_real_broker(sides:
     name = sequence.names[0]
     sequence.init(name, timeout_ms=1000)
     (producer,) = sequence.producers[name]
-    sequence.compare("add", lambda side: side.add(name, producer, 0))
-    sequence.compare("write", lambda side: side.produce(name, producer, 0, 0, [1]))
-    sequence.compare("show", lambda side: side.show(0))
+    sequence.require_same("add", lambda side: side.add(name, producer, 0))
+    sequence.require_same("write", lambda side: side.produce(name, producer, 0, 0, [1]))
+    sequence.require_same("show", lambda side: side.show(0))
     model.time_out(seconds=2)
     for _ in _patience():
         if real.connection.describe_transaction(name)[1].state == "CompleteAbort":
             break
-    sequence.compare("show", lambda side: side.show(0))
-    sequence.compare("write on", lambda side: side.produce(name, producer, 0, 1, [2]))
-    sequence.compare("write elsewhere", lambda side: side.produce(name, producer, 1, 0, [3]))
-    sequence.compare("add", lambda side: side.add(name, producer, 1))
-    sequence.compare("commit", lambda side: side.end(name, producer, is_commit=True))
+    sequence.require_same("show", lambda side: side.show(0))
+    sequence.require_same("write on", lambda side: side.produce(name, producer, 0, 1, [2]))
+    sequence.require_same("write elsewhere", lambda side: side.produce(name, producer, 1, 0, [3]))
+    sequence.require_same("add", lambda side: side.add(name, producer, 1))
+    sequence.require_same("commit", lambda side: side.end(name, producer, is_commit=True))
     sequence.init(name)
-    sequence.compare("add", lambda side: side.add(name, sequence.producers[name][-1], 0))
-    sequence.compare("write", lambda side: side.produce(name, sequence.producers[name][-1], 0, 0, [4]))
-    sequence.compare("commit", lambda side: side.end(name, sequence.producers[name][-1], is_commit=True))
+    sequence.require_same("add", lambda side: side.add(name, sequence.producers[name][-1], 0))
+    sequence.require_same("write", lambda side: side.produce(name, sequence.producers[name][-1], 0, 0, [4]))
+    sequence.require_same("commit", lambda side: side.end(name, sequence.producers[name][-1], is_commit=True))
     sequence.show()
 
 

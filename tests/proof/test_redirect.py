@@ -271,9 +271,8 @@ def test_a_transform_that_may_hide_an_endpoint_is_refused(function: Any, site: S
 
 
 def test_a_transform_of_its_frame_alone_is_moved(site: Site) -> None:
-    redirect(
-        job_of(source().transform(lambda frame: frame.where("v > 1").dropDuplicates(["k"])).to("o", kafka())), site
-    )
+    distinct = source().transform(lambda frame: frame.where("v > 1").dropDuplicates(["k"]))
+    assert_nothing_is_theirs(redirect(job_of(distinct.to("o", kafka())), site))
 
 
 def test_a_function_that_holds_an_address_is_refused(site: Site) -> None:

@@ -73,6 +73,7 @@ def counts(rows: list[Any]) -> Counter[int]:
 # A query
 
 
+@pytest.mark.smoke
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
 def test_messages_arrive_typed_and_in_order_also_more_than_the_broker_has_in_flight(
