@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import Refused
-from lockgate.lab.stopping import stoppable
+from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
     from lockgate.bench.settings import Settings

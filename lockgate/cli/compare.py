@@ -12,7 +12,7 @@ from pathlib import Path
 from lockgate.cli.job import offer_job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
-from lockgate.lab.stopping import stoppable
+from lockgate.stopping import stoppable
 
 _NAMES = {one.name.lower().replace("_", "-"): one for one in Guarantee}
 

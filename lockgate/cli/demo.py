@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from lockgate.lab.stopping import stoppable
+from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
     from lockgate.demo.show import Standing

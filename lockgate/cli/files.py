@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.errors import BadJob, Failed, Refused
 from lockgate.files.size import as_size
-from lockgate.lab.stopping import stoppable
+from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

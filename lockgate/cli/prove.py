@@ -12,7 +12,7 @@ from pathlib import Path
 from lockgate.cli.job import offer_job
 from lockgate.cli.wish import Wish
 from lockgate.errors import Refused
-from lockgate.lab.stopping import stoppable
+from lockgate.stopping import stoppable
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

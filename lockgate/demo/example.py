@@ -46,6 +46,7 @@ from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.topics import create_topics, delete_topics
 from lockgate.runtime.run import Run, run
 from lockgate.services.home import home
+from lockgate.stopping import stoppable
 from lockgate.surprises import tell_surprise
 
 Row = dict[str, Any]
@@ -302,7 +303,6 @@ class Topics(Tryout):
         When all have come there are no more, but it does not end: whoever looks at them says when.
         """
         from lockgate.lab.rig.readers.topics import read_records
-        from lockgate.lab.stopping import stoppable
 
         is_over = threading.Event()
         with contextlib.ExitStack() as ends:
@@ -329,9 +329,8 @@ class Topics(Tryout):
                 records = read_records(self.places["servers"], [self.places[output]], is_over=is_complete)
                 yield from (_row(record.value) for record in records)
                 _tell("all events have come; Ctrl-C ends it")
-                while True:
+                while not is_over.wait(1 / _TURNS_PER_SECOND):
                     go_on()
-                    time.sleep(1 / _TURNS_PER_SECOND)
             finally:
                 is_over.set()
                 running.stop()

@@ -18,6 +18,7 @@ from lockgate import get_state
 from lockgate.cli import main as cli
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import Failed
+from lockgate.runtime.lifecycle import verifying
 from lockgate.runtime.lifecycle.facts import look_at
 from lockgate.runtime.lifecycle.tree import HadoopTree, LocalTree
 from lockgate.runtime.lifecycle.verifying import look_for_damage, verify
@@ -85,6 +86,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
     return run_command
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_is_listed_shown_and_verified_with_its_ledger(
     made: Made, tell: Callable[..., tuple[int, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -165,7 +167,9 @@ def test_each_damage_is_named_alone(
     pattern: str,
     way: Callable[[Path], None],
     is_fatal: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(verifying, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))  # nothing runs beside it
     copy = made.copy(tmp_path / "broken")
     (file,) = copy.glob(pattern)
     way(file)
@@ -215,6 +219,7 @@ query.option("checkpointLocation", sys.argv[1]).start().awaitTermination()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.process
 def test_a_live_query_that_cleans_up_is_never_found_damaged(tmp_path: Path) -> None:

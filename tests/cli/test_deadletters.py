@@ -44,6 +44,7 @@ def test_what_has_no_letters_is_refused(file: str, tmp_path: Path, capsys: pytes
     assert "there is no file results.db" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_letters_are_listed_shown_and_sent_back(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

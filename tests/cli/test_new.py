@@ -275,6 +275,7 @@ def test_a_new_test_finds_its_job_however_pytest_is_called(
     assert "2 tests collected" in told
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_tests_of_new_jobs_pass_and_a_job_runs(tmp_path: Path) -> None:
     for template in TEMPLATES:

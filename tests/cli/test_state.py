@@ -45,6 +45,7 @@ def test_what_is_no_state_is_refused(file: str, capsys: pytest.CaptureFixture[st
     assert "give a value for each of k, n, in this order" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_state_is_shown_and_can_be_begun_with(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,7 @@ def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_pla
     assert told == list(parse_ddl(LETTER, "page").names)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_the_test_of_the_page_about_tests_passes() -> None:

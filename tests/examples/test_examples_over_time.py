@@ -48,6 +48,7 @@ def main(spark: SparkSession, shown: Callable[[str], str], tmp_path: Path, capsy
 # Windows
 
 
+@pytest.mark.slow
 def test_the_average_temperature_of_each_sensor_and_minute(spark: SparkSession, main: Main, tmp_path: Path) -> None:
     main("sensor_averages")
     watermark = latest(tmp_path / "readings") - timedelta(seconds=10)
@@ -65,6 +66,7 @@ def test_the_average_temperature_of_each_sensor_and_minute(spark: SparkSession, 
         assert row.window_end - row.window_start == MINUTE
 
 
+@pytest.mark.slow
 def test_vehicles_per_crossing_in_five_minutes(spark: SparkSession, main: Main, tmp_path: Path) -> None:
     main("crossings")
     events = list(events_of(tmp_path / "vehicles"))
@@ -83,6 +85,7 @@ def test_vehicles_per_crossing_in_five_minutes(spark: SparkSession, main: Main, 
     assert {(row.crossing, row.window_start): (row.vehicles, row.lorries, row.fastest) for row in rows} == expected
 
 
+@pytest.mark.slow
 def test_reading_sessions_with_their_pages_and_their_duration(spark: SparkSession, main: Main, tmp_path: Path) -> None:
     main("reading_sessions")
     gap = timedelta(minutes=15)
@@ -116,6 +119,7 @@ def sessions_of(
 # Clicks and purchases
 
 
+@pytest.mark.slow
 def test_purchases_within_a_day_of_a_click_and_visits(spark: SparkSession, main: Main, tmp_path: Path) -> None:
     main("app_tracking")
     clicks, purchases = list(events_of(tmp_path / "clicks")), list(events_of(tmp_path / "purchases", time="bought"))
@@ -154,6 +158,7 @@ def bubbles_by_minute(events: Iterable[Event]) -> dict[tuple[str, datetime], int
     return totals
 
 
+@pytest.mark.slow
 def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(
     spark: SparkSession, main: Main, tmp_path: Path
 ) -> None:
@@ -170,6 +175,7 @@ def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(
     assert len(rows) == len(expected)
 
 
+@pytest.mark.slow
 def test_a_bonus_is_told_late_where_results_are_corrected(spark: SparkSession, tmp_path: Path) -> None:
     example = load("bubbles")
     example.main(tmp_path, lateness=timedelta(seconds=10), allowed=timedelta(minutes=10))
@@ -222,6 +228,7 @@ def alarms_among(events: Iterable[Event], until: datetime) -> tuple[set[Any], se
     return alarms, only_hot
 
 
+@pytest.mark.slow
 def test_smoke_within_ten_minutes_of_heat_is_an_alarm_also_out_of_order(
     spark: SparkSession, main: Main, tmp_path: Path
 ) -> None:
@@ -242,6 +249,7 @@ def test_smoke_within_ten_minutes_of_heat_is_an_alarm_also_out_of_order(
     assert {(row.reached, row.smoke) for row in cooled} == {("hot", None)}
 
 
+@pytest.mark.slow
 def test_the_ten_minutes_of_an_alarm_are_counted_by_event_time(spark: SparkSession, tmp_path: Path) -> None:
     arriving = [
         *[("in order", 70, False, 0), ("in order", 20, True, 180)],

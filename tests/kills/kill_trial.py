@@ -76,6 +76,7 @@ def require(result: Result) -> None:
     """It holds, every fault of the case has struck as it has to, and the job never gave up by itself."""
     case = result.case
     assert result.holds, f"{result}; seed {case.seed}"
+    assert result.judged.event_count > 0
     assert not result.gave_up, result.gave_up
     assert result.kills == case.kills
     assert len(result.judged.struck) == len(case.strikes)
@@ -128,7 +129,8 @@ class KillTrial:
         """Compare what was observed with what had to come."""
         compared = History(tuple(self._compared(one) if isinstance(one, Read) else one for one in history.facts))
         promises, due = self.promises(), self.due(history)
-        return judge(compared, promises, None, seed=self.case.seed, number=0, due=due, seconds=seconds)
+        judged = judge(compared, promises, None, seed=self.case.seed, number=0, due=due, seconds=seconds)
+        return replace(judged, event_count=len(self.sent))
 
     def troubles(self, trial: Trial) -> list[Trouble]:
         """What happens to the job."""

@@ -570,6 +570,7 @@ def over_files(job: Redirected) -> Job:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "name", ["order_volume", pytest.param("requests_per_ip", marks=pytest.mark.prove), "reading_sessions"]

@@ -221,6 +221,7 @@ def fail_always(row: Any, times: int) -> Any:
     return (row.k, row.v)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
@@ -232,6 +233,7 @@ def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
     assert letters.rows == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
@@ -244,6 +246,7 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
     assert (letter.attempts, bytes(letter.value)) == (3, b'{"k": "bad", "v": 2}')
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: Path) -> None:
@@ -256,6 +259,7 @@ def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: P
     assert bytes(letter.value) == b'{"k": "bad", "v": 0}'
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_rows_of_a_table_file_come_again_as_they_were(place: Path) -> None:
@@ -285,6 +289,7 @@ class Sums(StatefulFunction):
         yield row.k, self.total.get()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_functions_that_hang_are_cut_off_with_and_without_state(place: Path) -> None:
@@ -306,6 +311,7 @@ def test_functions_that_hang_are_cut_off_with_and_without_state(place: Path) -> 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_running_job_goes_on_beside_events_that_wait_and_the_next_run_has_them(place: Path) -> None:

@@ -91,6 +91,7 @@ def make_job(made: dict[str, Stream], sinks: dict[str, MemorySink]) -> Job:
     return Job("clock", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds")
 
 
+@pytest.mark.slow
 def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_run(tmp_path: Path) -> None:
     sinks = {name: MemorySink() for name in TOGETHER}
     with live(make_job(make_steps(FIRST), sinks), tmp_path) as running:
@@ -115,6 +116,7 @@ def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_ru
     assert [row.what for row in sinks["timers"].rows][:4] == ["taken", "taken", "reminder", "taken"]
 
 
+@pytest.mark.slow
 def test_what_has_expired_is_forgotten_though_its_key_is_never_seen_again(tmp_path: Path) -> None:
     name = "ttl, no event time"
     job = make_job(make_steps(FIRST), {name: MemorySink()})
@@ -139,6 +141,7 @@ class BreakingSink(MemorySink):
         super().write(rows, epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in SAMPLE else pytest.mark.prove) for one in STEPS])
 def test_a_run_to_the_end_ends_and_takes_what_came_while_an_empty_epoch_waited_to_be_repeated(
     name: str, tmp_path: Path

@@ -58,6 +58,7 @@ def job_of(ends: Stream, sink: MemorySink, **more: Any) -> Job:
     return Job("crashes", ends.to("out", sink), guarantee=Guarantee.AT_LEAST_ONCE, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracking", [None, acks(max_attempts=3, backoff="1 second")], ids=["letters", "acks"])
 def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place: Path, tracking: Any) -> None:
     sink, letters = MemorySink(), MemorySink()
@@ -69,6 +70,7 @@ def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place
     assert "its Python worker died with it in hand" in letter.reason
 
 
+@pytest.mark.slow
 def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Path) -> None:
     def double(row: Any) -> dict[str, Any]:
         if row.v in (3, 17, 31):
@@ -81,6 +83,7 @@ def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Pa
     assert sorted(row.shown for row in letters.rows) == sorted(str({"k": "b", "v": number}) for number in (3, 17, 31))
 
 
+@pytest.mark.slow
 def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockgate.runtime.run.GUILTY_MAX", 1)
 
@@ -150,6 +153,7 @@ class Sums(StatefulFunction):
         yield {"k": row.k, "v": row.v, "total": self.total.get()}
 
 
+@pytest.mark.slow
 def test_state_is_as_if_the_event_had_not_come(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
     run_to_the_end(job_of(events(place).key_by("k").process(Sums()), sink, dead_letters=letters), place)
@@ -165,6 +169,7 @@ def fatal(one: Any, other: Any) -> Any:
     return one + other
 
 
+@pytest.mark.slow
 def test_code_that_sees_all_of_a_key_is_named_with_the_key(place: Path) -> None:
     rolled = events(place).key_by("k").rolling(total=aggregates.combine("v", fatal, "INT"))
     with pytest.raises(FunctionFailed) as caught:
@@ -172,6 +177,7 @@ def test_code_that_sees_all_of_a_key_is_named_with_the_key(place: Path) -> None:
     assert "key ('b',): its Python worker died with it in hand" in caught.value.what
 
 
+@pytest.mark.slow
 def test_exactly_once_the_event_is_named_though_tries_are_repeated_by_their_coordinator(
     kafka: str, tmp_path: Path
 ) -> None:

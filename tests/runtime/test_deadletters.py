@@ -125,6 +125,7 @@ def sink_of(kind: str, place: Path, request: pytest.FixtureRequest) -> Sink:
 SYSTEM = pytest.mark.system
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())
@@ -173,6 +174,7 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
         assert other.letters() == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_mended_job_takes_each_letter_once(bench: Bench) -> None:
@@ -196,6 +198,7 @@ def test_a_mended_job_takes_each_letter_once(bench: Bench) -> None:
     assert len(desk.letters()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(bench: Bench) -> None:
@@ -235,6 +238,7 @@ class Total(StatefulFunction):
         yield {"k": row.k, "total": self.total.get()}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(bench: Bench) -> None:

@@ -62,6 +62,7 @@ def numbers(per_epoch: int | None = None) -> Stream:
     return stream("numbers", MemorySource(ROWS, value="v INT, tags ARRAY<STRING>", per_epoch=per_epoch))
 
 
+@pytest.mark.slow
 def test_slow_and_failing_functions_are_missing_and_all_is_counted_once(tmp_path: Path) -> None:
     # Three seconds, on a loaded machine: who answers at all answers by then.
     scored = numbers(per_epoch=10).fan_out(
@@ -113,6 +114,7 @@ class Stamped(MemorySource):
         return super().read(spark, reading).withColumn("_timestamp", F.lit(ARRIVED))
 
 
+@pytest.mark.slow
 def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -> None:
     source = Stamped(ROWS, value="v INT, tags ARRAY<STRING>", per_epoch=20)
     known = stream("numbers", source).where("v >= 0").key_by("v").rolling(seen="count(*)")
@@ -139,6 +141,7 @@ def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -
     assert figures["lockgate_fan_out_end_to_end_seconds", "fan_out", "0.99"] == report["end_to_end_ms_p99"] / 1000
 
 
+@pytest.mark.slow
 def test_an_event_that_must_be_whole_is_a_letter_in_the_commit_of_the_others(tmp_path: Path) -> None:
     def table(name: str) -> SqliteSink:
         return SqliteSink(table=name, path=str(tmp_path / "results.db"))

@@ -177,6 +177,7 @@ def counted(sink: MemorySink) -> list[tuple[str, int, int]]:
     return sorted((row.k, int((row.window_start - BEGIN).total_seconds()), row.n) for row in sink.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_the_windows_of_a_stream_that_stops_are_closed_also_by_a_later_run(inputs: Path) -> None:
@@ -197,6 +198,7 @@ def test_the_windows_of_a_stream_that_stops_are_closed_also_by_a_later_run(input
     assert not second._heartbeat._pulse.exists()  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_windows_that_a_run_to_the_end_left_open_are_closed_by_a_live_one_without_an_event(inputs: Path) -> None:
@@ -265,6 +267,7 @@ def _is_only_beat(one: dict[str, Any]) -> bool:
     return one["numInputRows"] == 1 and _beat(one) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_windows_by_arrival_close_by_the_clock(inputs: Path) -> None:

@@ -59,6 +59,7 @@ def windows_of(at: datetime, every: timedelta) -> list[tuple[datetime, datetime]
 # One output for what is late
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "global"])
@@ -110,6 +111,7 @@ def expected_counts(
     return Counter((*group, len(values), sum(values)) for group, values in groups.items())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_late_events_pass_sql_steps_and_a_job_may_want_nothing_else(tmp_path: Path) -> None:
@@ -137,6 +139,7 @@ def test_late_events_pass_sql_steps_and_a_job_may_want_nothing_else(tmp_path: Pa
 # Dropped and counted, or logged
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_late_events_that_are_dropped_are_counted(tmp_path: Path) -> None:
@@ -156,6 +159,7 @@ def test_late_events_that_are_dropped_are_counted(tmp_path: Path) -> None:
     assert len(counts.rows) == len(events) - 40 - len(late.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_late_events_are_logged_once_an_epoch_with_one_of_them(

@@ -168,6 +168,7 @@ def test_parts_of_a_split_fail_one_by_one(place: Path) -> None:
     assert {row.hindered for row in letters.rows if row.step == "many"} != {None}
 
 
+@pytest.mark.slow
 def test_sql_behind_the_sides_of_a_step_with_state(place: Path) -> None:
     moments = [("5", 1), ("x", 2), ("9", 100), ("9", 101), ("5", 3), ("0", 4), ("9", 200)]
     rows = [(key, BEGIN + timedelta(seconds=at)) for key, at in moments]
@@ -200,6 +201,7 @@ class Total(StatefulFunction):
         yield {"k": row.k, "total": self.total.get()}
 
 
+@pytest.mark.slow
 def test_an_event_that_a_function_with_state_fails_on_leaves_no_trace_in_its_state(place: Path) -> None:
     put(place / "in", '{"k":"a","v":1}', '{"k":"a","v":-50}', '{"k":"a","v":2}', '{"k":"b","v":-1}')
     sink, letters = MemorySink(), MemorySink()
@@ -217,6 +219,7 @@ def test_an_event_that_a_function_with_state_fails_on_leaves_no_trace_in_its_sta
     assert len({row.id for row in letters.rows}) == 3
 
 
+@pytest.mark.slow
 def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) -> None:
     def line(key: str, at: str | None) -> str:
         return json.dumps({"k": key, "at": at})
@@ -233,6 +236,7 @@ def test_times_that_cannot_be_used_close_no_window_and_are_letters(place: Path) 
     assert {row.step for row in letters.rows} == {"event_time"}
 
 
+@pytest.mark.slow
 def test_events_of_typed_rows_are_kept_as_json(place: Path) -> None:
     sink, letters = MemorySink(), MemorySink()
     read = stream("in", MemorySource([("a", 5), ("b", 0)], value=VALUE))
@@ -277,6 +281,7 @@ def test_a_few_letters_within_the_limit_stop_nothing(place: Path) -> None:
     assert (len(sink.rows), len(letters.rows)) == (3, 1)
 
 
+@pytest.mark.slow
 def test_what_belongs_to_no_event_stops_the_job_as_before(place: Path) -> None:
     class Bell(StatefulFunction):
         schema = "k STRING"

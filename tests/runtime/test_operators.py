@@ -144,6 +144,7 @@ TOGETHER: dict[str, TimeWindow] = {
 }
 
 
+@pytest.mark.slow
 def test_windows_by_function_are_native_windows_with_exactly_the_late_events(tmp_path: Path) -> None:
     events = make_events(3)
     timed = source(events).event_time("at", lateness=LATENESS, late=Late.TO_SIDE_OUTPUT).key_by("k").parallel(1)
@@ -168,6 +169,7 @@ def test_windows_by_function_are_native_windows_with_exactly_the_late_events(tmp
     assert sum(row.n for row in whole["session"].rows) + len(late["session"].rows) == len(events) - 1
 
 
+@pytest.mark.slow
 def test_the_last_revisions_of_corrected_windows_are_a_batch_over_all_that_was_allowed(tmp_path: Path) -> None:
     events = make_events(4)
     allowed = timedelta(seconds=30)
@@ -287,6 +289,7 @@ def alarms(events: list[Event]) -> tuple[Counter[Group], Counter[Group], Counter
     return found, cold, late
 
 
+@pytest.mark.slow
 def test_counts_conditions_totals_state_with_timers_and_patterns_equal_a_batch(tmp_path: Path) -> None:
     events = make_events(5)
     names = ("by count", "sliding", "until", "totals", "silence", "alarms", "cold", "late")

@@ -154,6 +154,7 @@ def last_revisions(sink: MemorySink) -> dict[Any, Any]:
     return {window: (row.window_end, row.n, row.v) for window, row in last.items() if row.n is not None}
 
 
+@pytest.mark.slow
 def test_history_at_full_speed_and_then_the_present_give_what_the_live_run_gave(tmp_path: Path) -> None:
     files = make_files(8)
     seen: Sinks = {}
@@ -207,6 +208,7 @@ def fires(sinks: Sinks, per_epoch: int) -> Job:
     return _job("fires", made, sinks)
 
 
+@pytest.mark.slow
 def test_events_of_one_time_from_two_sources_have_one_order_in_both_runs(tmp_path: Path) -> None:
     seen: Sinks = {}
     replayed: Sinks = {}

@@ -67,6 +67,7 @@ def totals(all_events: list[tuple[str, int, datetime]]) -> list[tuple[str, int, 
     return sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_steps_in_python_go_on_where_they_were(
     spark: SparkSession, tmp_path: Path, capsys: Any, monkeypatch: Any
@@ -134,6 +135,7 @@ def test_steps_in_python_go_on_where_they_were(
     assert found == rows_of(straight.root, "python", "silences")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_windows_sessions_and_joins_of_sparks_own_go_on_where_they_were(
     spark: SparkSession, tmp_path: Path, monkeypatch: Any

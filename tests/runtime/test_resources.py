@@ -68,6 +68,7 @@ def test_every_row_is_out_once_in_both_and_another_run_adds_nothing(
         check_both(spark, tmp_path)
 
 
+@pytest.mark.slow
 def test_state_goes_on_where_it_was(spark: SparkSession, source: FileSource, tmp_path: Path) -> None:
     totals = stream("events", source).key_by("name").rolling(total="sum(amount)", name="totals").select("name", "total")
     sink = SqliteSink(table="out", path=str(tmp_path / "out.db"), key="name")

@@ -23,6 +23,7 @@ JOB = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_long_run_keeps_its_newest_epochs_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(textwrap.dedent(JOB))

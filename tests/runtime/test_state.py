@@ -87,6 +87,7 @@ def expected(events: Sequence[Event]) -> dict[tuple[Any, ...], dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_function_with_state_is_asked_for_all_keys_one_key_and_an_older_epoch(tmp_path: Path) -> None:
     events = make_events(30)
     job, _ = work(read(events, per_epoch=10).key_by("k").process(Totals(), name="totals"), tmp_path)
@@ -105,6 +106,7 @@ def test_a_function_with_state_is_asked_for_all_keys_one_key_and_an_older_epoch(
         get_state(job, "totals", checkpoint=str(tmp_path / "elsewhere"))
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_are_found_by_their_types(tmp_path: Path) -> None:
     events = [("a", None, 1, BEGIN), ("a", 2, 2, BEGIN), ("a", 2, 4, BEGIN)]
     job, _ = work(read(events).key_by("k", "n", "at").rolling(total="sum(v)", name="sums"), tmp_path)  # type: ignore[arg-type]
@@ -152,6 +154,7 @@ def test_what_windows_and_patterns_hold_is_shown_in_words(tmp_path: Path) -> Non
     assert 10 + 12 + 14 + 16 + 18 in native.values()
 
 
+@pytest.mark.slow
 def test_what_a_join_holds_is_shown_for_both_sides(tmp_path: Path) -> None:
     one = read(make_events(6)).event_time("at", lateness="5 seconds")
     two = stream("others", MemorySource([("a", 7, BEGIN)], value="k STRING, w INT, then TIMESTAMP"))
@@ -163,6 +166,7 @@ def test_what_a_join_holds_is_shown_for_both_sides(tmp_path: Path) -> None:
     assert get_state(job, "join", checkpoint=place(tmp_path), key="b") == {("b",): kept[("b",)]}
 
 
+@pytest.mark.slow
 def test_a_key_of_a_native_window_is_found_by_its_types(tmp_path: Path) -> None:
     price = "if(v % 3 = 0, null, cast(v % 3 as decimal(10, 2)))"
     typed = read(make_events(6)).select("n", "v", "at", day="date_trunc('day', at)", price=price)
@@ -231,6 +235,7 @@ class BreakingSink(MemorySink):
             raise RuntimeError("the sink breaks")
 
 
+@pytest.mark.slow
 def test_a_first_epoch_that_is_repeated_begins_with_the_same(tmp_path: Path) -> None:
     states = tmp_path / "states.json"
     states.write_text('{"key": ["a"], "state": {"total": 1000}}\n{"key": ["z"], "state": {"total": 5}}\n')
@@ -251,6 +256,7 @@ def test_a_first_epoch_that_is_repeated_begins_with_the_same(tmp_path: Path) -> 
     assert get_state(again, "totals", checkpoint=place(tmp_path), key="z") == {("z",): {"total": 5}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "error", "match"),
     [
@@ -278,6 +284,7 @@ def test_a_row_without_a_state_is_refused_with_its_key(kind: str, tmp_path: Path
         work(read(make_events(5)).key_by("k").parallel(1).process(Totals(), initial=table), tmp_path)
 
 
+@pytest.mark.slow
 def test_lines_end_where_json_says(tmp_path: Path) -> None:
     states = tmp_path / "states.json"
     key = "a\u2028b\u0085"
@@ -328,6 +335,7 @@ class Other(StatefulFunction):
         yield {"k": row.k, "total": 0}
 
 
+@pytest.mark.slow
 def test_state_is_taken_over_where_that_is_safe_and_refused_where_it_is_not(tmp_path: Path) -> None:
     def step(function: StatefulFunction, count: int) -> Stream:
         return read(make_events(count)).key_by("k").parallel(1).process(function, name="totals")
@@ -371,6 +379,7 @@ def test_a_function_of_the_author_may_change_where_it_keeps_the_same(tmp_path: P
     assert [row.total for row in sink.rows] == [(0 + 3 + 6) * 10]
 
 
+@pytest.mark.slow
 def test_steps_that_have_changed_places_are_refused_before_one_reads_the_state_of_another(tmp_path: Path) -> None:
     def rows(count: int, *names: str) -> Stream:
         made = read(make_events(count))
@@ -388,6 +397,7 @@ def test_steps_that_have_changed_places_are_refused_before_one_reads_the_state_o
     assert [(row["one_total"], row["two_total"]) for row in sink.rows] == [(3, 3), (5, 5), (7, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
 def test_a_damaged_file_of_the_state_is_told_at_once_and_nothing_is_lost(tmp_path: Path, damage: Any) -> None:
     def rows(count: int) -> Stream:
@@ -408,6 +418,7 @@ def test_a_damaged_file_of_the_state_is_told_at_once_and_nothing_is_lost(tmp_pat
     assert sorted(row.total for row in sink.rows) == [0 + 3 + 6, 1 + 4 + 7, 2 + 5 + 8]
 
 
+@pytest.mark.slow
 def test_native_windows_that_have_changed_or_changed_places_are_refused_before_anything_runs(tmp_path: Path) -> None:
     def job(*sizes: str, total: str = "sum(v)", key: str = "k", count: int = 9) -> None:
         timed = read(make_events(count)).event_time("at", lateness="1 second")
@@ -431,6 +442,7 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
     job("2 seconds", "4 seconds", total="  sum(v)", count=12)
 
 
+@pytest.mark.slow
 def test_another_number_of_tasks_is_refused_before_anything_runs(tmp_path: Path) -> None:
     work(read(make_events(6)).key_by("k").rolling(total="sum(v)", name="sums"), tmp_path)
     with pytest.raises(Refused, match=r"dealt out to 4 tasks, and .parallel\(3\) asks for 3") as refused:
@@ -443,6 +455,7 @@ def test_another_number_of_tasks_is_refused_before_anything_runs(tmp_path: Path)
     assert len(sink.rows) == 9
 
 
+@pytest.mark.slow
 def test_another_time_is_refused_before_anything_runs(tmp_path: Path) -> None:
     work(read(make_events(6)).key_by("k").parallel(1).process(Totals(), name="totals"), tmp_path)
     timed = read(make_events(9)).event_time("at", lateness="1 second")
@@ -450,6 +463,7 @@ def test_another_time_is_refused_before_anything_runs(tmp_path: Path) -> None:
         work(timed.key_by("k").parallel(1).process(Totals(), name="totals"), tmp_path)
 
 
+@pytest.mark.slow
 def test_native_windows_whose_passes_have_changed_are_refused(tmp_path: Path) -> None:
     def job(*kinds: str) -> None:
         timed = read(make_events(9)).event_time("at", lateness="1 second").key_by("k").parallel(1)
@@ -468,6 +482,7 @@ def test_native_windows_whose_passes_have_changed_are_refused(tmp_path: Path) ->
     job("short", "short too", "long")
 
 
+@pytest.mark.slow
 def test_a_step_of_another_name_begins_with_nothing_in_every_bucket_also_under_an_old_name(tmp_path: Path) -> None:
     def totals(name: str, *keys: str) -> list[tuple[str, int]]:
         seen.extend((key, 0, 1, BEGIN) for key in keys)

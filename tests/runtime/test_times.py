@@ -81,6 +81,7 @@ def told_by(job: Job, place: Path) -> Progress:
     return told[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_run_tells_how_often_events_were_processed_and_delivered(tmp_path: Path) -> None:

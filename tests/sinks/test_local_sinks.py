@@ -41,6 +41,7 @@ def test_files_hold_every_row_and_each_was_computed_once(format: str, spark: Spa
     assert Counter(calls.read_text().split()) == {str(n): 1 for n in range(10)}
 
 
+@pytest.mark.slow
 def test_a_screen_shows_some_rows_and_state_is_kept_for_all(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

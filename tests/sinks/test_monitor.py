@@ -85,6 +85,7 @@ def events(rows: Sequence[tuple[str, int | None]] = EVENTS) -> Stream:
     return stream("events", MemorySource(rows, value="ip STRING, n INT", per_epoch=4))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_job_is_scraped_and_a_repeated_epoch_counts_once_in_a_driver_and_again_in_the_next(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

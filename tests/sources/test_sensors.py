@@ -66,6 +66,7 @@ def test_a_source_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
         SensorSource(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_job_reads_the_same_readings_in_small_epochs_as_in_one(tmp_path: Path) -> None:

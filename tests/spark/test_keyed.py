@@ -264,6 +264,7 @@ def plain(values: Iterable[Any]) -> str:
     return repr([told(value) for value in values])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_keys_of_every_type_and_none_and_columns_of_every_type_survive(tmp_path: Path) -> None:
@@ -299,6 +300,7 @@ def test_a_value_that_is_made_of_parts_is_refused_as_a_key(key: str, tmp_path: P
     assert "test_keyed.py" in caught.value.where
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_rows_are_taken_in_the_order_of_the_source_however_tasks_have_mixed_them(tmp_path: Path) -> None:
@@ -337,6 +339,7 @@ def test_rows_are_taken_in_the_order_of_the_source_however_tasks_have_mixed_them
     assert [len(sink.rows) for sink in (merged, children, chained)] == [80, 120, 40]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_every_key_sees_every_step_of_the_watermark_and_a_side_costs_no_second_pass(tmp_path: Path) -> None:
@@ -383,6 +386,7 @@ class Fussy(StatefulFunction):
         yield (row.v,)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_function_that_raises_stops_the_job_with_the_place_of_its_row(tmp_path: Path) -> None:
@@ -394,6 +398,7 @@ def test_a_function_that_raises_stops_the_job_with_the_place_of_its_row(tmp_path
     assert sorted(row.v for row in sink.rows) == list(range(7))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: Path) -> None:
@@ -412,6 +417,7 @@ def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: P
     assert {(row.v, row.n) for row in sink.rows} == {(v, v // 7 + 1) for _, v in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_steps_that_ask_for_the_same_rows_are_all_told_the_time(tmp_path: Path) -> None:
@@ -431,6 +437,7 @@ def test_steps_that_ask_for_the_same_rows_are_all_told_the_time(tmp_path: Path) 
     assert {name: len(sink.rows) for name, sink in sinks.items()} == dict.fromkeys(sinks, 25)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_matches_that_time_out_are_not_counted_as_late_events(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def tuples(rows: list[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in rows)
 
 
+@pytest.mark.slow
 def test_where_select_map_flat_map_filter_and_transform_do_what_they_say(tmp_path: Path) -> None:
     def double(row: Row) -> dict[str, Any]:
         assert row.at.tzinfo is not None
@@ -98,6 +99,7 @@ def test_the_parts_of_a_split_are_one_pass_over_the_source(tmp_path: Path) -> No
     assert len(done._query.lastProgress["sources"]) == 1
 
 
+@pytest.mark.slow
 def test_what_leaves_an_operator_through_sql_costs_no_second_pass(tmp_path: Path) -> None:
     late = ("k0", 100, BEGIN + timedelta(seconds=1))
     timed = source(rows=[*EVENTS, late], per_epoch=20).event_time("at", lateness="0 seconds", late=Late.TO_SIDE_OUTPUT)
@@ -133,6 +135,7 @@ def closed(end: datetime, lateness: timedelta) -> bool:
     return end <= EVENTS[-1][2] - lateness
 
 
+@pytest.mark.slow
 def test_a_window_that_two_outputs_go_on_from_closes_for_both(tmp_path: Path) -> None:
     counts = source(per_epoch=20).event_time("at", lateness="0 seconds").window(windows.tumbling("10 seconds"))
     told = counts.aggregate(n="count(*)")
@@ -149,6 +152,7 @@ def test_a_window_that_two_outputs_go_on_from_closes_for_both(tmp_path: Path) ->
     assert [row.n for row in two.rows] == [10] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "global"])
 def test_tumbling_and_sliding_windows_equal_a_batch_computation(is_keyed: bool, tmp_path: Path) -> None:
     timed = source(per_epoch=25).event_time("at", lateness="5 seconds")
@@ -188,6 +192,7 @@ def test_a_session_ends_when_nothing_comes_for_the_gap(is_keyed: bool, tmp_path:
     assert found == [(0, 7, 3), (20, 26, 2), (40, 45, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_a_join_pairs_events_that_agree_and_are_close_in_time(how: str, tmp_path: Path) -> None:
     orders = [("a", 1, BEGIN), ("b", 2, BEGIN + timedelta(seconds=10)), ("a", 3, BEGIN + timedelta(hours=1))]
@@ -206,6 +211,7 @@ def test_a_join_pairs_events_that_agree_and_are_close_in_time(how: str, tmp_path
     assert rows[0].asDict().keys() == {"k", "v", "at", "paid", "paid_at"}
 
 
+@pytest.mark.slow
 def test_a_rolling_aggregate_is_as_of_every_event_in_source_order_although_rows_were_shuffled(tmp_path: Path) -> None:
     values = [5, None, 3, 9, 3, 7, 1, 8, 2, 6, None, 4]
     events = [(f"k{i % 2}", value, BEGIN + timedelta(seconds=i)) for i, value in enumerate(values)]
@@ -238,6 +244,7 @@ def test_a_rolling_aggregate_is_as_of_every_event_in_source_order_although_rows_
     assert tuples(rows) == Counter(expected)
 
 
+@pytest.mark.slow
 def test_rolling_folds_as_spark_does_and_names_the_row_where_it_cannot(tmp_path: Path) -> None:
     nan = float("nan")
     rows = [("k", Decimal("99999999.99"), value, 1) for value in (nan, 1.0, 2.0)]
@@ -252,6 +259,7 @@ def test_rolling_folds_as_spark_does_and_names_the_row_where_it_cannot(tmp_path:
     assert "rolling 'rolling', declared at test_steps.py:" in caught.value.where
 
 
+@pytest.mark.slow
 def test_children_of_one_event_keep_their_order_in_a_rolling_aggregate(tmp_path: Path) -> None:
     def count_down(row: Row) -> list[tuple[str, int]]:
         return [(row.k, number) for number in (3, 1, 2)]
@@ -310,6 +318,7 @@ def test_a_function_that_raises_stops_the_job_with_the_row_and_the_authors_line(
     assert "test_steps.py:" in caught.value.where
 
 
+@pytest.mark.slow
 def test_a_time_that_python_cannot_have_stops_the_job_with_the_row(tmp_path: Path) -> None:
     far = source(per_epoch=30).select("k", "v", at="if(v = 26, timestamp_seconds(1000000000000L), at)")
     with pytest.raises(Failed) as stopped:
@@ -373,6 +382,7 @@ def test_rows_that_lost_their_place_in_a_transform_cannot_be_ordered(tmp_path: P
         rows_of(source().transform(lambda frame: frame.select("k", "v")).key_by("k").rolling(n="count(*)"), tmp_path)
 
 
+@pytest.mark.slow
 def test_two_independent_branches_overlap_in_time(spark: SparkSession, tmp_path: Path) -> None:
     def wait(row: Row) -> dict[str, Any]:
         import time

@@ -157,6 +157,7 @@ def test_events_meet_the_rows_of_a_table_as_in_sql(how: str, tmp_path: Path) -> 
     assert rows_of(joined, tmp_path) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_time_and_order_go_through_a_join_with_a_table(tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_time_and_order_go_through_a_join_with_a_table(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_the_rows_of_one_event_are_told_apart_and_stay_in_order(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def counted(sink: MemorySink) -> Counter[tuple[str, float, int]]:
 # Events whose time cannot be used
 
 
+@pytest.mark.slow
 def test_an_event_without_a_time_stops_the_job_and_is_named(tmp_path: Path) -> None:
     sink = MemorySink()
     events: list[Event] = [("a", 1, at(0)), ("b", 2, None), ("a", 3, at(100))]
@@ -53,6 +54,7 @@ def test_an_event_without_a_time_stops_the_job_and_is_named(tmp_path: Path) -> N
     assert sink.rows == []
 
 
+@pytest.mark.slow
 def test_an_event_far_ahead_of_the_clock_stops_the_job_before_it_moves_the_watermark(tmp_path: Path) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     sink = MemorySink()
@@ -66,6 +68,7 @@ def test_an_event_far_ahead_of_the_clock_stops_the_job_before_it_moves_the_water
     assert sink.rows == []
 
 
+@pytest.mark.slow
 def test_an_event_beyond_the_years_of_python_is_named_also_without_max_ahead(tmp_path: Path) -> None:
     sink = MemorySink()
     events: list[Event] = [("a", 1, at(0)), ("b", 2, at(1)), ("a", 3, at(2))]
@@ -78,6 +81,7 @@ def test_an_event_beyond_the_years_of_python_is_named_also_without_max_ahead(tmp
     assert sink.rows == []
 
 
+@pytest.mark.slow
 def test_events_within_max_ahead_and_without_it_pass(tmp_path: Path) -> None:
     ahead = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
     bounded, free = MemorySink(), MemorySink()
@@ -90,6 +94,7 @@ def test_events_within_max_ahead_and_without_it_pass(tmp_path: Path) -> None:
 # One watermark for a job
 
 
+@pytest.mark.slow
 def test_a_part_of_a_split_that_gets_no_events_holds_nothing_back(tmp_path: Path) -> None:
     many, none = MemorySink(), MemorySink()
     events: list[Event] = [("a", number, at(number)) for number in range(40)]
@@ -99,6 +104,7 @@ def test_a_part_of_a_split_that_gets_no_events_holds_nothing_back(tmp_path: Path
     assert none.rows == []
 
 
+@pytest.mark.slow
 def test_of_several_sources_the_slowest_tells_the_time(tmp_path: Path) -> None:
     merged, joined = MemorySink(), MemorySink()
     fast: list[Event] = [("a", number, at(10 * number)) for number in range(10)]
@@ -118,6 +124,7 @@ def test_of_several_sources_the_slowest_tells_the_time(tmp_path: Path) -> None:
 # The clock of an epoch
 
 
+@pytest.mark.slow
 def test_a_repeated_epoch_has_the_same_time_of_arrival(tmp_path: Path) -> None:
     first, again = MemorySink(), MemorySink()
     events: list[Event] = [("a", number, at(0)) for number in range(4)]

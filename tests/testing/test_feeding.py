@@ -58,6 +58,7 @@ def job(*streams: Stream, guarantee: Guarantee = Guarantee.AT_MOST_ONCE) -> Job:
     return Job("feeding", *(one.to(f"out {at}", MemorySink()) for at, one in enumerate(streams)), guarantee=guarantee)
 
 
+@pytest.mark.slow
 def test_rows_come_out_of_every_kind_of_source_as_they_were_fed() -> None:
     sources: dict[str, tuple[Source, dict[str, Any]]] = {
         "kafka": (KafkaSource(topic="t", servers="no.invalid:9092", value=ALL), ROW),

@@ -49,6 +49,7 @@ def order(customer: str, amount: float, seconds: float) -> dict[str, Any]:
     return {"customer": customer, "amount": amount, "at": NOON + seconds * SECOND}
 
 
+@pytest.mark.slow
 def test_windows_and_sessions_close_when_time_has_passed_and_what_comes_then_is_late() -> None:
     timed = stream("orders", orders()).event_time("at", lateness="10 seconds", late=Late.TO_SIDE_OUTPUT)
     volume = timed.key_by("customer").window(windows.tumbling(MINUTE)).aggregate(total="sum(amount)")
@@ -105,6 +106,7 @@ def keyed_job() -> Job:
     )
 
 
+@pytest.mark.slow
 def test_state_timers_and_patterns_go_on_where_they_were_after_a_restart() -> None:
     with Harness(keyed_job()) as harness:
         harness.feed("orders", order("ann", 5, 0))
@@ -177,6 +179,7 @@ def test_an_error_of_a_function_surfaces_and_the_epoch_is_repeated_by_mended_cod
         assert harness.rows("out") == [{"doubled": 2.0}, {"doubled": 40.0}]
 
 
+@pytest.mark.slow
 def test_time_that_goes_by_the_clock_is_moved_too_and_nothing_is_left_at_the_end() -> None:
     read = stream("orders", orders(key="shop INT")).where("amount > 0")
     arrived = read.processing_time().key_by("shop").window(windows.tumbling(MINUTE))

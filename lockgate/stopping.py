@@ -12,7 +12,13 @@ from types import FrameType
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
-    """A function for the command to call often; it raises KeyboardInterrupt once somebody wants the end."""
+    """A function for the command to call often; it raises KeyboardInterrupt once somebody wants the end.
+
+    Signals are for the main thread: in another one, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
     is_stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
