@@ -142,6 +142,7 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("pattern", "way", "is_fatal"),
@@ -181,6 +182,7 @@ def test_each_damage_is_named_alone(
     assert verified["is_ledger_looked_at"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["state/0/1/3.changelog", "state/0/0/1.zip"])
 def test_state_that_is_told_to_be_lost_cannot_be_loaded_by_spark(made: Made, tmp_path: Path, name: str) -> None:

@@ -258,6 +258,7 @@ def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(bench: Bench)
     assert bench.rows() == [("a", 1), ("a", 16), ("a", 21)]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())

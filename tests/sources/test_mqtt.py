@@ -34,7 +34,7 @@ from lockgate.errors import BadJob, BadMachine, Failed, Refused, UnparsableValue
 from lockgate.services import ports
 from lockgate.sources import mqttsession
 from lockgate.sources.mqttsession import Link, Session
-from support.mqtt import LOGIN, Broker
+from support.mqtt import LOGIN, Broker, say_hello
 from support.process import Process, program, running
 from support.runs import live, wait_for_run
 from support.waiting import wait_for
@@ -57,15 +57,8 @@ def reading(source: MqttSource, tmp_path: Path, sink: MemorySink, *columns: str)
 
 def wait_for_subscription(broker: Broker, started: Run, sink: MemorySink) -> None:
     """Publish until something arrives: before the reader has subscribed, the broker keeps nothing for it."""
-    before, next_at = len(sink.rows), 0.0
-
-    def is_there() -> bool:
-        nonlocal next_at
-        if time.monotonic() >= next_at:  # few: each is a row that the next epochs have to take
-            broker.publish("plant/hello", -1)
-            next_at = time.monotonic() + 1
-        return len(sink.rows) > before
-
+    before = len(sink.rows)
+    is_there = say_hello(broker, lambda: len(sink.rows) > before)
     wait_for_run("a message", is_there, started, may_restart=True)
 
 
@@ -76,7 +69,6 @@ def counts(rows: list[Any]) -> Counter[int]:
 # A query
 
 
-@pytest.mark.smoke
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
 def test_messages_arrive_typed_and_in_order_also_more_than_the_broker_has_in_flight(

@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,17 @@ class Broker:
         finally:
             client.disconnect()
             client.loop_stop()
+
+
+def say_hello(broker: Broker, has_come: Callable[[], object]) -> Callable[[], bool]:
+    """A condition to wait for: a reader has subscribed. Before it has, the broker keeps nothing for it."""
+    next_at = 0.0
+
+    def is_there() -> bool:
+        nonlocal next_at
+        if time.monotonic() >= next_at:  # few: each is a row that the next epochs have to take
+            broker.publish("plant/hello", -1)
+            next_at = time.monotonic() + 1
+        return bool(has_come())
+
+    return is_there
