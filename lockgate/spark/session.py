@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.errors import BadMachine, Refused
 from lockgate.spark import shipping, workers
 from lockgate.spark.classes import spark_classes
+from lockgate.spark.interpreter import local_python
 from lockgate.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -188,7 +189,9 @@ def _start_own(wanted: SessionPlan) -> SparkContext:
     attempts = TASK_ATTEMPTS if wanted.are_tasks_retried else 1
     master = with_attempts(wanted.master or "local[*]", attempts)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if is_local_master(master) or not os.environ.get("PYSPARK_PYTHON"):  # other machines may have theirs elsewhere
+    if is_local_master(master):
+        os.environ["PYSPARK_PYTHON"] = local_python()
+    elif not os.environ.get("PYSPARK_PYTHON"):  # other machines may have theirs elsewhere
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
     conf = SparkConf().setAppName(wanted.app).setMaster(master)
