@@ -1,5 +1,5 @@
 # Everything lands in .venv at the root of the checkout; nothing global is touched.
-#   make demo    a real job on real local services        make test    every test
+#   make demo    a real job on real local services        make test    pure, Spark and smoke tests
 PYTHON ?= python3
 VENV := .venv
 PACKAGES := $(VENV)/.packages
@@ -16,9 +16,9 @@ REST := not prove and (slow or (system and not smoke))
 help:
 	@echo "make demo       start local services and run the demonstration"
 	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
-	@echo "make test       pure and Spark tests, and a smoke ring on real services; TIME-TEST on two cores"
+	@echo "make test       pure and Spark tests, and a smoke ring on real services; 9 minutes on two cores"
 	@echo "make test-all   the same and all other tests; TIME-ALL  (make test-rest: only those others)"
-	@echo "make prove-all  200 kills and more; TIME-PROVE; the table goes to .lockgate/prove-all.json"
+	@echo "make prove-all  200 kills and more; about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make coverage   branch coverage of the pure and Spark tests"
 	@echo "make check      format, lint, strict types, make test"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
