@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.cli.main import main
-from support.process import LOCKGATE, run
+from support.process import LOCKGATE
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,8 @@ def test_doctor_names_what_is_missing_and_the_cure(
 @pytest.mark.process
 def test_up_status_and_down_as_a_user_types_them(elsewhere: Path) -> None:
     def lockgate(*words: str) -> "subprocess.CompletedProcess[str]":
-        return run(*LOCKGATE, *words, cwd=elsewhere)
+        # The services outlive the command that starts them, so nothing may be cleaned up behind it.
+        return subprocess.run([*LOCKGATE, *words], cwd=elsewhere, capture_output=True, text=True, check=False)
 
     try:
         first = lockgate("up", "--no-postgres", "--json")
