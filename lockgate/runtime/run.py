@@ -152,6 +152,14 @@ class Run:
     pulse: Path | None = None  # where it is said that event time goes on without events; None where it never does
     epochs_done: int = 0  # that were reported, at the last look
     goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
+    query_run: str = ""  # Spark's id of this start of the query, as its own log has it
+
+    def __post_init__(self) -> None:
+        self._begin(self._query)
+
+    def _begin(self, query: StreamingQuery) -> None:
+        # The id is asked for now: it belongs to each line of a log, also when the JVM is gone.
+        self._query, self.query_run = query, str(query.runId)
 
     @property
     def is_running(self) -> bool:
@@ -162,11 +170,6 @@ class Run:
     def epoch(self) -> int | None:
         """The epoch in hand, or the newest one; None before the first."""
         return None if self._writer.newest < 0 else self._writer.newest
-
-    @property
-    def query_run(self) -> str:
-        """Spark's id of this start of the query, as its own log has it."""
-        return str(self._query.runId)
 
     @property
     def _acker(self) -> Acker | None:
@@ -306,7 +309,7 @@ class Run:
             "job %s: the query starts again from its checkpoint: %s", self.job.name, first_cause(str(errors[0]))
         )
         errors.clear()
-        self._query = self._start()
+        self._begin(self._start())
         self._query_starts += 1
         return True
 
@@ -319,7 +322,7 @@ class Run:
         while not self._is_stopping.is_set():
             waiting = acker.waiting  # first: what is released after this look was waiting here
             if acker.take_released():
-                self._query = self._start()
+                self._begin(self._start())
                 return True
             if not waiting:
                 return False
@@ -342,7 +345,7 @@ class Run:
             try:
                 self.checkpoint = str(forgetting.begin())
                 self._watcher.begin_anew()
-                self._query = self._start()
+                self._begin(self._start())
                 self._query_starts += 1
                 return True
             except Exception as failed:  # noqa: BLE001 - one more failure in a row, and told if it is the last

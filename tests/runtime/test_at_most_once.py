@@ -197,7 +197,7 @@ def test_reports_of_a_fresh_checkpoint_are_not_missed() -> None:
 def run_that_failed(start: Callable[[], Any]) -> Run:
     """A run whose query has just failed, after a hundred events."""
     here = planned(KafkaSource(topic="in", servers="localhost:9092", value="id INT"))
-    failed = SimpleNamespace(exception=lambda: RuntimeError("the first"), lastProgress=None, isActive=False)
+    failed = SimpleNamespace(exception=lambda: RuntimeError("the first"), lastProgress=None, isActive=False, runId="1")
     return Run(
         job=here.job,
         plan=here,
@@ -217,7 +217,7 @@ def run_that_failed(start: Callable[[], Any]) -> Run:
 
 def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forgetting, "pause_seconds", 0.0)
-    begun = SimpleNamespace(exception=lambda: None, lastProgress=None, isActive=True)
+    begun = SimpleNamespace(exception=lambda: None, lastProgress=None, isActive=True, runId="2")
     answers = iter([OSError("no disk"), OSError("no disk"), begun])
 
     def start() -> Any:
@@ -229,6 +229,7 @@ def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: py
     run = run_that_failed(start)
     assert not run.wait(timeout=0.1)
     assert run.is_running
+    assert run.query_run == "2"
     assert next(answers, None) is None
     run._forgetting.close()  # type: ignore[union-attr]
 
