@@ -199,7 +199,7 @@ def test_an_answer_that_is_lost_once_is_asked_for_again(
 
 WRITER = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import test_transaction as t
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import Producer
@@ -218,7 +218,7 @@ def test_two_processes_write_one_transaction_under_one_producer_id(
     kafka: str, transactions: Transactions, topic: str
 ) -> None:
     producer = transactions.begin()
-    facts = {"tests": str(Path(__file__).parent), "servers": kafka, "name": transactions.id}
+    facts = {"tests": [*map(str, Path(__file__).parents[:2])], "servers": kafka, "name": transactions.id}
     facts |= {"id": producer.id, "epoch": producer.epoch, "topic": topic}
     codes = [WRITER.format(**facts, partition=partition) for partition in range(2)]
     writers = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]

@@ -124,7 +124,7 @@ def test_a_job_whose_executor_is_killed_ends_right_and_gets_another_executor(
     assert not is_running(killed)
     assert application.end(place)["ids"] == list(range(100))
     assert list(place.glob("begun-*-1-on-*")), "the task of the dead executor was tried again"
-    application.wait_for(lambda: len(cluster.executors()) == 2)
+    application.wait_for("two executors", lambda: len(cluster.executors()) == 2)
     assert killed not in cluster.executors()
 
 
