@@ -12,7 +12,7 @@ from types import FrameType
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
-    """A function for the command to call often; it raises KeyboardInterrupt once somebody wants the end.
+    """A function for the command to call often; it raises KeyboardInterrupt once the user asks to stop.
 
     Signals are for the main thread: in another one, nothing changes.
     """

@@ -7,8 +7,10 @@ Rings (docs: CONTRIBUTING.md):
     system      real services and processes; `smoke` as well if it is part of `make test`
     prove       large numbers of kills
 
-Tests that use the Spark session are dealt to one process, so that no other one starts a JVM. The other tests of a file
-stay together, because they share what the file has started. Services are started once for all processes.
+Tests that use the Spark session are dealt to one process, so that no other one starts a JVM. Those that `make test`
+leaves out take longer than all others together: of these, the ones that use services as well go to a second process.
+The other tests of a file stay together, because they share what the file has started. Services are started once for all
+processes.
 """
 
 import os
@@ -58,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, and start with tests that take long: small ones fill the gaps in the end."""
     for item in items:
         if uses_spark(item):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            is_of_services = bool(item.get_closest_marker("system")) and not item.get_closest_marker("smoke")
+            item.add_marker(pytest.mark.xdist_group("spark-and-services" if is_of_services else "spark"))
     items.sort(key=lambda item: (not uses_spark(item), item.get_closest_marker("system") is None))
 
 

@@ -5,12 +5,9 @@
 
 import json
 import signal
-import socket
 import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +31,15 @@ from lockgate import (
     SqliteSink,
     Stream,
     acks,
-    run,
     stream,
 )
 from lockgate.files.reading import committed_files
-from support.mqtt import Broker, say_hello
+from support.mqtt import running_broker, say_hello
 from support.process import LOCKGATE, parameters, running
 from support.records import count_ids, make_topics, read_json, send, unique
-from support.runs import live, wait_for_run
+from support.runs import live, run_to_the_end, wait_for_run
+from support.scraping import scrape
+from support.sockets import line_server
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -52,12 +50,6 @@ EVERY_ID_ONCE = Counter(range(EVENTS))
 
 def events() -> list[dict[str, Any]]:
     return [{"id": number, "name": f"name-{number % 3}"} for number in range(EVENTS)]
-
-
-def run_to_the_end(job: Job, place: Path) -> None:
-    """In two epochs or more."""
-    checkpoint, log = str(place / "checkpoint"), place / "spark.log"
-    run(job, checkpoint=checkpoint, log_file=log, until_caught_up=True, rows_per_epoch=EVENTS // 2)
 
 
 @pytest.fixture
@@ -109,16 +101,14 @@ def test_a_source_that_can_be_replayed_reaches_a_topic(
 ) -> None:
     (topic,) = make_topics(kafka, unique("smoke-out"))
     out = source(tmp_path).to("out", KafkaSink(topic=topic, servers=kafka))
-    run_to_the_end(Job(unique("smoke"), out, guarantee=guarantee), tmp_path)
+    run_to_the_end(Job(unique("smoke"), out, guarantee=guarantee), tmp_path, rows_per_epoch=EVENTS // 2)
     assert count_ids(kafka, topic) == EVERY_ID_ONCE
 
 
 @pytest.mark.usefixtures("spark")
 def test_messages_reach_a_topic_at_least_once(kafka: str, tmp_path: Path) -> None:
     (topic,) = make_topics(kafka, unique("smoke-out"))
-    broker = Broker(tmp_path, window=20)
-    broker.start()
-    try:
+    with running_broker(tmp_path) as broker:
         numbers = stream("numbers", broker.source())
         out = numbers.to("out", KafkaSink(topic=topic, servers=kafka))
         job = Job(unique("smoke"), out, guarantee=Guarantee.AT_LEAST_ONCE, epoch="200 milliseconds")
@@ -126,39 +116,11 @@ def test_messages_reach_a_topic_at_least_once(kafka: str, tmp_path: Path) -> Non
             wait_for_run("a message", say_hello(broker, lambda: read_json(kafka, topic)), started, may_restart=True)
             broker.publish("plant/a", *range(EVENTS))
             wait_for_run("rows", lambda: {*range(EVENTS)} <= numbers_in(kafka, topic), started, may_restart=True)
-    finally:
-        broker.stop()
     assert numbers_in(kafka, topic) == {-1, *range(EVENTS)}
 
 
 def numbers_in(kafka: str, topic: str) -> set[int]:
     return {row["n"] for row in read_json(kafka, topic)}
-
-
-@contextmanager
-def spoken(lines: list[str]) -> Iterator[int]:
-    """A server that says these lines to each caller and stays on the line; its port."""
-    callers: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            while True:
-                try:
-                    caller, _ = server.accept()
-                except OSError:
-                    return
-                callers.append(caller)
-                caller.sendall("".join(f"{line}\n" for line in lines).encode())
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            for caller in callers:
-                caller.close()
 
 
 SOCKET_JOB = """
@@ -176,8 +138,8 @@ def test_a_socket_reaches_a_topic_at_most_once(kafka: str, tmp_path: Path) -> No
     """In a driver of its own: an at-most-once job tries no task twice."""
     (topic,) = make_topics(kafka, unique("smoke-out"))
     (tmp_path / "job.py").write_text(SOCKET_JOB)
-    with spoken([json.dumps(event) for event in events()]) as port:
-        words = ["run", "job.py", "--no-supervise", *parameters(port=port, servers=kafka, write=topic)]
+    with line_server(*(json.dumps(event) for event in events())) as server:
+        words = ["run", "job.py", "--no-supervise", *parameters(port=server.port, servers=kafka, write=topic)]
         with running(*LOCKGATE, *words, cwd=tmp_path) as process:
             process.wait_for("all rows", lambda: len(count_ids(kafka, topic, isolation="read_uncommitted")) == EVENTS)
             assert process.end(signal.SIGTERM) == 0, process.text
@@ -205,7 +167,9 @@ def test_every_sink_gets_every_row_of_one_job(
         read.to("monitor", monitor, **at_least_once),
         guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
     )
-    run_to_the_end(job, tmp_path)
+    every_id = {("smoke_id", str(number)): number for number in range(EVENTS)}
+    with live(job, tmp_path, rows_per_epoch=EVENTS // 2) as started:
+        wait_for_run("all rows in the metric, which is the last sink", lambda: scrape(monitor) == every_id, started)
     assert count_ids(kafka, topics[1]) == EVERY_ID_ONCE
     with psycopg.connect(dsn) as connection:
         assert Counter(id for (id,) in connection.execute("SELECT id FROM rows")) == EVERY_ID_ONCE
@@ -223,9 +187,9 @@ def test_every_sink_gets_every_row_of_one_job(
 @pytest.mark.usefixtures("spark")
 def test_acknowledgements_lose_nothing(read: Stream, topics: tuple[str, str], kafka: str, tmp_path: Path) -> None:
     out = read.where("id >= 0").to("out", KafkaSink(topic=topics[1], servers=kafka, key="name"))
-    letters = MemorySink()
+    dead_letters = MemorySink()
     tracking = acks(timeout="1 minute")
-    job = Job(unique("smoke"), out, guarantee=Guarantee.AT_LEAST_ONCE, tracking=tracking, dead_letters=letters)
-    run_to_the_end(job, tmp_path)
+    job = Job(unique("smoke"), out, guarantee=Guarantee.AT_LEAST_ONCE, tracking=tracking, dead_letters=dead_letters)
+    run_to_the_end(job, tmp_path, rows_per_epoch=EVENTS // 2)
     assert set(count_ids(kafka, topics[1])) == set(EVERY_ID_ONCE)
-    assert letters.rows == []
+    assert dead_letters.rows == []

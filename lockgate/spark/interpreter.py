@@ -1,7 +1,7 @@
 """The Python that Spark starts on this machine: this one, with the modules that are installed.
 
 Spark puts an archive of PySpark first on the path of every Python process that it starts. Python keeps no byte code for
-modules of an archive, so each process compiles PySpark anew, and a query starts one for each Python source: about two
+modules of an archive, so each process compiles PySpark again, and a query starts one for each Python source: about two
 seconds of a processor. PySpark is installed as well, with its byte code; a script takes the archive off the path.
 """
 

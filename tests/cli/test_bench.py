@@ -68,7 +68,7 @@ def measure(place: Path, *settings: str) -> Any:
 @pytest.mark.process
 def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_path: Path) -> None:
     settings = ("--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--codec", "lz4")
-    facts = measure(tmp_path, *settings, "--servers", kafka)
+    facts = measure(tmp_path, *settings, "--part", "throughput", "--servers", kafka)
     assert facts["command"].startswith("lockgate bench --events 20000 ")
     assert facts["machine"]["cores"] >= 1
 
@@ -85,15 +85,22 @@ def test_a_small_measurement_adds_up_and_leaves_nothing_behind(kafka: str, tmp_p
     assert all(one["epoch_count"] >= 3 for one in speed["timings"])
     assert {name: given["compression.type"] for name, given in speed["client"].items()} == {first: "lz4", second: "lz4"}
 
+    assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
+    assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
+
+
+@pytest.mark.prove
+@pytest.mark.system
+@pytest.mark.process
+def test_a_measurement_has_throughput_transactions_and_memory_if_no_part_is_named(kafka: str, tmp_path: Path) -> None:
+    facts = measure(tmp_path, "--events", "20000", "--rows-per-epoch", "8000", "--repeats", "1", "--servers", kafka)
+    assert facts["throughput"]["timings"]
     assert [cost["partitions"] for cost in facts["transactions"]] == [4, 64]
     for cost in facts["transactions"]:
         for step in ("begin", "add", "end", "complete", "begin_and_end"):
             assert 0 < cost[step]["p50_ms"] <= cost[step]["max_ms"]
     assert [one["rows_per_epoch"] for one in facts["memory"]] == [1250, 5000, 20_000]
     assert all(one["peak_bytes"] > 0 and one["workers"] > 0 for one in facts["memory"])
-
-    assert [topic for topic in existing_topics(kafka, where="test") if "lockgate-bench" in topic] == []
-    assert not (tmp_path / ".lockgate" / "bench" / "checkpoints").exists()
 
 
 @pytest.mark.prove

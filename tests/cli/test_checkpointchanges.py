@@ -20,7 +20,7 @@ from support.checkpoints import make_checkpoint
 from support.ledgers import Place
 
 
-class Site:
+class JobAndLedger:
     """A job with twelve epochs, all of them out, and its ledger."""
 
     def __init__(self, place: Place, directory: Path) -> None:
@@ -47,11 +47,11 @@ class Site:
 
 
 @pytest.fixture
-def site(place: Place, tmp_path: Path) -> Site:
-    return Site(place, tmp_path)
+def site(place: Place, tmp_path: Path) -> JobAndLedger:
+    return JobAndLedger(place, tmp_path)
 
 
-def test_clean_says_first_what_would_go(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_says_first_what_would_go(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     aside = make_checkpoint(Path(f"{site.tree.root}.before-20260131T120000Z"), job=site.place.job, epochs=1)
     assert site.run("clean", "--keep", "2") == 0
     told = capsys.readouterr().out
@@ -70,7 +70,9 @@ def test_clean_says_first_what_would_go(site: Site, capsys: pytest.CaptureFixtur
     assert site.tree.exists()
 
 
-def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(
+    site: JobAndLedger, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert site.run("rollback", "--to", "8", "--yes") == 2
     told = capsys.readouterr().err
     assert "epochs 9 to 11 are out; going back would deliver what they had a second time" in told
@@ -90,14 +92,14 @@ def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(site: Site, capsy
     assert "epoch 8 is the last one already" in capsys.readouterr().err
 
 
-def test_one_epoch_can_be_computed_again_without_being_delivered(site: Site) -> None:
+def test_one_epoch_can_be_computed_again_without_being_delivered(site: JobAndLedger) -> None:
     assert site.run("rollback", "--to", "10", "--outputs", "skip", "--yes") == 0
     assert (look_at(site.tree).planned[-1], look_at(site.tree).committed[-1], site.out()) == (11, 10, 11)
     assert cli.main(["ledger", "show", *site.target]) == 0
 
 
 def test_an_epoch_whose_offsets_the_checkpoint_does_not_have_is_not_skipped(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    site: JobAndLedger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.tree.remove("offsets/11")  # an older copy, and the job has gone on
     site.tree.remove("commits/11")
@@ -112,7 +114,7 @@ def test_an_epoch_whose_offsets_the_checkpoint_does_not_have_is_not_skipped(
     assert look_at(site.tree).last == site.out() == 10
 
 
-def test_the_epoch_of_a_rescaling_is_not_skipped(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_epoch_of_a_rescaling_is_not_skipped(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     offsets = site.tree.read("offsets/11") or b""
     site.tree.write(
         "offsets/11", offsets.replace(b'"spark.sql.shuffle.partitions": "2"', b'"spark.sql.shuffle.partitions": "1"')
@@ -124,14 +126,14 @@ def test_the_epoch_of_a_rescaling_is_not_skipped(site: Site, capsys: pytest.Capt
     assert look_at(site.tree).last == site.out() == 10
 
 
-def test_a_rollback_that_died_halfway_is_given_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_that_died_halfway_is_given_again(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     site.set(8)  # the ledger was set, and nothing removed
     assert site.run("rollback", "--to", "8", "--yes") == 0
     assert "Nothing behind epoch 8 is out" in capsys.readouterr().out
     assert look_at(site.tree).planned[-1] == 8
 
 
-def test_an_epoch_that_is_gone_names_the_oldest(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_epoch_that_is_gone_names_the_oldest(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     assert site.run("clean", "--keep", "2", "--yes") == 0
     assert site.run("rollback", "--to", "3", "--outputs", "again", "--yes") == 2
     assert "go back to epoch 10, the oldest one that is whole" in capsys.readouterr().err
@@ -143,7 +145,7 @@ def test_an_epoch_that_is_gone_names_the_oldest(site: Site, capsys: pytest.Captu
     ids=["clean", "rollback"],
 )
 def test_nothing_is_removed_beside_a_driver_or_in_a_strangers_directory(
-    site: Site, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    site: JobAndLedger, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = [entry.name for entry in site.tree.entries()]
     held = hold(site.tree.path, site.place.job)
@@ -184,7 +186,7 @@ def test_nothing_is_removed_beside_a_driver_or_in_a_strangers_directory(
     ids=["clean", "rollback", "skip", "savepoint"],
 )
 def test_nothing_is_removed_from_a_broken_checkpoint_nor_copied(
-    site: Site,
+    site: JobAndLedger,
     command: tuple[str, ...],
     gone: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
@@ -203,7 +205,7 @@ def test_nothing_is_removed_from_a_broken_checkpoint_nor_copied(
 
 
 def test_the_last_whole_snapshot_stays_where_a_newer_one_lacks_a_table(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    site: JobAndLedger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.tree.remove("state/0/1/SSTs/10.sst")
     before = [entry.name for entry in site.tree.entries()]
@@ -219,7 +221,7 @@ def test_the_last_whole_snapshot_stays_where_a_newer_one_lacks_a_table(
 
 
 def test_what_destroys_is_refused_through_a_link(
-    site: Site, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    site: JobAndLedger, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(site.tree.path)
@@ -245,7 +247,7 @@ def test_what_destroys_is_refused_through_a_link(
 
 
 def test_a_savepoint_is_restored_under_its_old_name_only_where_nothing_comes_twice(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "saved")
     assert site.run("savepoint", "--to", place, "--json") == 0
@@ -272,7 +274,7 @@ def test_a_savepoint_is_restored_under_its_old_name_only_where_nothing_comes_twi
 
 
 def test_a_savepoint_begins_the_ledger_of_another_name(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "saved")
     held = hold(site.tree.path, site.place.job)  # the job runs on
@@ -292,7 +294,7 @@ def test_a_savepoint_begins_the_ledger_of_another_name(
 
 
 def test_a_place_where_a_run_only_began_may_be_restored_to_and_one_that_is_used_meanwhile_may_not(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, job = str(tmp_path / "saved"), f"{site.place.job}-two"
     assert site.run("savepoint", "--to", saved) == 0
@@ -341,7 +343,7 @@ def test_rescaling_wants_the_marker_and_to_be_alone(
     assert look_at(tree).planned[-1] == 11
 
 
-def test_a_directory_that_is_no_savepoint_is_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_no_savepoint_is_refused(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checkpoints", "restore", site.tree.root, *site.target]) == 2
     assert "this is no savepoint" in capsys.readouterr().err
     assert LocalTree(site.tree.path).exists("lockgate.json")

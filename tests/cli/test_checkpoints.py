@@ -1,14 +1,8 @@
 """`lockgate checkpoints rollback`: an epoch that outlived its driver is planned anew, smaller, and comes out once."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import textwrap
-import time
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -19,11 +13,10 @@ from pyspark.sql import SparkSession
 
 from lockgate.cli import main as cli
 from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch, uncommitted_files
-from lockgate.cli.jobfile import load_job
 from lockgate.commit.ledger import Entry
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import Refused
-from lockgate.faultpoints import Fault, as_environment
+from lockgate.faultpoints import Fault
 from lockgate.postgres.connect import connect
 from lockgate.postgres.mending import PostgresLedger
 from lockgate.runtime.checkpoints import Checkpoint
@@ -31,11 +24,12 @@ from lockgate.runtime.lifecycle.cleaning import remove_all
 from lockgate.runtime.lifecycle.holding import hold
 from lockgate.runtime.lifecycle.marker import write_marker
 from lockgate.runtime.lifecycle.tree import open_tree
-from lockgate.runtime.run import run
 from support.checkpoints import make_logs
 from support.ledgers import Place
-from support.records import by_key, make_topics, read_json, send
+from support.records import by_key, read_json, unique
 from support.refusals import require_accepted
+from support.site import Site
+from support.waiting import wait_for
 
 EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
@@ -187,61 +181,19 @@ JOB = """
 ROWS, CARDS = 1000, 10
 
 
-@dataclass(frozen=True)
-class Site:
-    """A job whose driver died in its second epoch; it has state where its rows go to Kafka."""
-
-    servers: str
-    name: str
-    directory: Path
-    dsn: str = ""  # where rows go instead of Kafka
-
-    @property
-    def target(self) -> list[str]:
-        told = {"servers": self.servers, "name": self.name, "dsn": self.dsn}
-        return ["totals.py", *(part for name, text in told.items() for part in ("-p", f"{name}={text}"))]
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.directory / ".lockgate" / "checkpoints" / self.name
-
-    def run(self, *options: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "lockgate.cli.main",
-                "run",
-                "--no-supervise",
-                *self.target,
-                "--until-caught-up",
-                *options,
-            ],
-            cwd=self.directory,
-            env={**os.environ, **(as_environment(faults) if faults else {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-
 @pytest.fixture
 def site(kafka: str, tmp_path: Path) -> Site:
-    return fill(Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path))
+    return fill(Site(servers=kafka, place=tmp_path, name=unique("totals")))
 
 
 def fill(site: Site) -> Site:
-    """Let there be rows, and a driver that dies in its second epoch."""
-    kafka = site.servers
-    (site.directory / "totals.py").write_text(textwrap.dedent(JOB))
-    make_topics(kafka, f"{site.name}-in", f"{site.name}-out")
+    """Let there be rows, and a driver that dies in its second epoch; it has state where its rows go to Kafka."""
+    site.make(JOB)
     payments = [{"id": number, "card": f"c{number % CARDS}"} for number in range(ROWS)]
-    send(kafka, f"{site.name}-in", payments, partition=lambda payment: payment["id"] % CARDS % 2)
+    site.send(payments, partition=lambda payment: payment["id"] % CARDS % 2)
     # All rows of epoch 1 are written and its state is stored, but nobody decides.
-    ended = site.run("--rows-per-epoch", "600", faults=(Fault(point="VOTES", action="kill", hit=2),))
-    assert ended.returncode == -signal.SIGKILL, ended.stdout
+    ended = site.command("--rows-per-epoch", "600", faults=[Fault(point="VOTES", action="kill", hit=2)])
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     return site
 
 
@@ -249,7 +201,7 @@ def fill(site: Site) -> Site:
 def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(site.directory)
+    monkeypatch.chdir(site.place)
     checkpoint = Checkpoint(root=str(site.checkpoint))
     assert (checkpoint.epochs("offsets"), checkpoint.epochs("commits")) == ([0, 1], [0])
     rollback = ["checkpoints", "rollback", *site.target, "--uncommitted"]
@@ -286,10 +238,10 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
     assert cli.main([*rollback, "--yes"]) == 2
     assert "nothing is uncommitted" in capsys.readouterr().err
 
-    ended = site.run("--rows-per-epoch", "150")
-    assert ended.returncode == 0, ended.stdout
+    ended = site.command("--rows-per-epoch", "150")
+    assert ended.returncode == 0, ended.stderr
     assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
-    counts = by_key(read_json(site.servers, f"{site.name}-out"), "card", "payments")
+    counts = by_key(read_json(site.servers, site.write), "card", "payments")
     # Once each, and with the right state: a card counts up without a gap and without a repetition.
     assert counts == {f"c{card}": list(range(1, ROWS // CARDS + 1)) for card in range(CARDS)}
 
@@ -304,17 +256,18 @@ def test_the_same_holds_where_a_database_decides(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    site = fill(Site(servers=kafka, name=f"totals-{uuid4().hex[:8]}", directory=tmp_path, dsn=dsn))
+    site = fill(Site(servers=kafka, place=tmp_path, name=unique("totals"), given={"dsn": dsn}))
     monkeypatch.chdir(tmp_path)
     checkpoint = Checkpoint(root=str(site.checkpoint))
     assert (checkpoint.epochs("offsets"), checkpoint.epochs("commits")) == ([0, 1], [0])
     rollback = ["checkpoints", "rollback", *site.target, "--uncommitted"]
-    deadline = time.monotonic() + 30
-    while cli.main(rollback) != 0:  # the server has still to notice that the driver is dead
-        assert "seems to run" in capsys.readouterr().err
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    told = capsys.readouterr().out
+
+    def accepted() -> str:
+        code, printed = cli.main(rollback), capsys.readouterr()
+        assert code == 0 or "seems to run" in printed.err
+        return printed.out if code == 0 else ""
+
+    told = wait_for("a server that has noticed that the driver is dead", accepted)
     assert "epoch       1 is planned, not committed and not out" in told
     assert "400 offsets in all" in told
 
@@ -330,8 +283,7 @@ def test_the_same_holds_where_a_database_decides(
     facts = json.loads(capsys.readouterr().out)
     assert (facts["epoch"], facts["removed"], facts["records_at_most"]) == (1, True, 400)
     assert facts["files"] == ["offsets/1"]
-    job = load_job(site.target[0], site.target[2::2])
-    run(job, checkpoint=checkpoint.root, until_caught_up=True, rows_per_epoch=150)
+    site.run(rows_per_epoch=150)
     assert checkpoint.epochs("offsets") == checkpoint.epochs("commits") == [0, 1, 2, 3]
     with psycopg.connect(dsn) as connection:
         table = site.name.replace("-", "_")

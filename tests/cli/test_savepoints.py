@@ -41,7 +41,7 @@ CARDS = 5
 
 
 @dataclass
-class Site:
+class Payments:
     """A topic of payments, and jobs that count them, each under a name of its own."""
 
     servers: str
@@ -83,48 +83,48 @@ def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "totals.py").write_text(textwrap.dedent(JOB))
-    site = Site(kafka, tmp_path)
+    payments = Payments(kafka, tmp_path)
     one, two = f"one-{uuid4().hex[:8]}", f"two-{uuid4().hex[:8]}"
-    create_topics(kafka, [site.source, f"{one}-out", f"{two}-out"], partitions=2, where="test")
+    create_topics(kafka, [payments.source, f"{one}-out", f"{two}-out"], partitions=2, where="test")
     place = str(tmp_path / "checkpoint")
     tree = LocalTree(Path(place))
-    target = [*site.target(one), "--checkpoint", place]
+    target = [*payments.target(one), "--checkpoint", place]
 
     def command(*words: str) -> int:
         capsys.readouterr()
         return cli.main(["checkpoints", *words])
 
     # Retention while it runs: eight epochs, of which two can be gone back to.
-    site.send(40)
-    site.run(one, place, keep_epochs=2)
+    payments.send(40)
+    payments.run(one, place, keep_epochs=2)
     assert is_marked(tree, one)
     history = look_at(tree)
     assert (history.planned, history.committed) == ([5, 6, 7], [5, 6, 7])
-    assert site.counts(one) == site.all_cards(range(1, 41))
+    assert payments.counts(one) == payments.all_cards(range(1, 41))
 
     # A savepoint on HDFS; the job goes on, and another one begins behind it, with its checkpoint on HDFS.
     saved = f"{hdfs.uri}/savepoints/{one}"
     assert command("savepoint", *target, "--to", saved, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["epoch"], facts["was_running"]) == (7, False)
-    assert sum(facts["offsets"][site.source].values()) == 40 * CARDS
-    site.send(20)
-    site.run(one, place)
-    assert site.counts(one) == site.all_cards(range(1, 61))
+    assert sum(facts["offsets"][payments.source].values()) == 40 * CARDS
+    payments.send(20)
+    payments.run(one, place)
+    assert payments.counts(one) == payments.all_cards(range(1, 61))
     assert command("restore", saved, *target) == 2
     assert "has a checkpoint already" in capsys.readouterr().err
-    assert command("restore", saved, *site.target(one), "--checkpoint", str(tmp_path / "elsewhere")) == 2
+    assert command("restore", saved, *payments.target(one), "--checkpoint", str(tmp_path / "elsewhere")) == 2
     assert "would come out again" in capsys.readouterr().err
     there = f"{hdfs.uri}/checkpoints/{two}"
-    assert command("restore", saved, *site.target(two), "--checkpoint", there) == 0
+    assert command("restore", saved, *payments.target(two), "--checkpoint", there) == 0
     assert "has the offsets of all 2 partitions" in capsys.readouterr().out
-    site.run(two, there, keep_epochs=2)
-    assert site.counts(two) == site.all_cards(range(41, 61))
+    payments.run(two, there, keep_epochs=2)
+    assert payments.counts(two) == payments.all_cards(range(41, 61))
     remote = open_tree(there, spark)
     assert is_marked(remote, two)
     end = look_at(remote).last
     planned = remote.read(f"offsets/{end}") or b""
-    other = [*site.target(two), "--checkpoint", there]
+    other = [*payments.target(two), "--checkpoint", there]
     assert command("rollback", *other, "--to", str(end - 1), "--outputs", "again", "--yes") == 0
     assert look_at(remote).last == end - 1
     remote.write(f"offsets/{end}", planned)  # as if its driver had died in this epoch
@@ -139,25 +139,25 @@ def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
     assert command(*back, "--yes") == 2
     assert command(*back, "--outputs", "again", "--yes", "--json") == 0
     assert json.loads(capsys.readouterr().out)["records_at_most"] <= 2 * 2 * 25
-    site.run(one, place)
-    seen = {card: Counter(counts) for card, counts in site.counts(one).items()}
+    payments.run(one, place)
+    seen = {card: Counter(counts) for card, counts in payments.counts(one).items()}
     assert all({*counts} == {*range(1, 61)} for counts in seen.values())
     assert {counts[60] for counts in seen.values()} == {2}
     assert {counts[number] for counts in seen.values() for number in range(1, 41)} == {1}
 
     # The last epoch once more for its state, without its rows; then on, from what was cleaned.
-    before = site.counts(one)
+    before = payments.counts(one)
     last = look_at(tree).committed[-1]
     assert command("rollback", *target, "--to", str(last - 1), "--outputs", "skip", "--yes") == 0
-    site.run(one, place)
-    assert site.counts(one) == before
+    payments.run(one, place)
+    assert payments.counts(one) == before
     assert command("clean", *target, "--keep", "1", "--yes") == 0
     assert len(look_at(tree).reachable) == 1
-    site.send(10)
-    live = site.run(one, place, until_caught_up=False, wait=False)
+    payments.send(10)
+    live = payments.run(one, place, until_caught_up=False, wait=False)
     try:
         deadline = time.monotonic() + 120
-        ends = {(site.source, 0): 3 * 70, (site.source, 1): 2 * 70}
+        ends = {(payments.source, 0): 3 * 70, (payments.source, 1): 2 * 70}
         while Checkpoint(root=place).kafka_offsets(max(look_at(tree).committed)) != ends:
             assert time.monotonic() < deadline
             live.wait(timeout=0.2)
@@ -169,6 +169,6 @@ def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
         assert json.loads(capsys.readouterr().out)["was_running"]
     finally:
         live.stop()
-    after = site.counts(one)
+    after = payments.counts(one)
     assert {card: after[card][: len(before[card])] for card in after} == before
-    assert {card: after[card][len(before[card]) :] for card in after} == site.all_cards(range(61, 71))
+    assert {card: after[card][len(before[card]) :] for card in after} == payments.all_cards(range(61, 71))

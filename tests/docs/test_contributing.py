@@ -8,10 +8,8 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "CONTRIBUTING.md"
 
 
-def is_slow(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and any(
-        "pytest.mark.slow" in ast.unparse(decorator) for decorator in node.decorator_list
-    )
+def is_slow(test: ast.FunctionDef) -> bool:
+    return any("pytest.mark.slow" in ast.unparse(decorator) for decorator in test.decorator_list)
 
 
 def slow_tests() -> dict[str, list[str]]:

@@ -113,6 +113,13 @@ FREE = (0.0, 0.0, 0.0, 0.0, 5.0, 0.0)
 """Amounts of a card that is used for things that cost nothing, and once for one that does."""
 
 
+def card_of(value: Any) -> str | None:
+    """The key of a record. The client sends no record that has neither a key nor a value."""
+    if value is None:
+        return "nothing"
+    return str(value["card"]) if isinstance(value, dict) else None
+
+
 def some_payments() -> list[dict[str, Any]]:
     """One a second, of few cards, so that cards have a history; frauds of every kind, and payments of nothing."""
     began = datetime(2026, 1, 1, 4, 57, tzinfo=UTC)
@@ -151,8 +158,7 @@ def test_analysers_score_every_payment_and_the_table_has_them_joined(
     payments = some_payments()
     broken = no_payments(payments[0])
     values = [*payments[: PAYMENTS // 2], *broken, *payments[PAYMENTS // 2 :]]
-    keys = {dict: lambda value: value["card"], type(None): lambda value: "nothing"}  # its client sends no empty record
-    send(topics.servers, topics.payments, values, key=lambda value: keys.get(type(value), lambda _: None)(value))
+    send(topics.servers, topics.payments, values, key=card_of)
 
     # All analysers in one driver, in real-time mode: every payment gets its score as of it, and what is none stops no
     # one.

@@ -89,5 +89,5 @@ def check_scores(places: dict[str, str]) -> None:
     assert all("register_score" in row["missing"] for row in slow)
     # A busy machine cuts off others, too.
     assert sum(not row["is_partial"] for row in rows) > COUNT / 4
-    (letter,) = read_json(places["servers"], places["letters"])
-    assert (letter["step"], letter["source"]) == ("payments", "payments")
+    (dead_letter,) = read_json(places["servers"], places["letters"])
+    assert (dead_letter["step"], dead_letter["source"]) == ("payments", "payments")

@@ -1,20 +1,16 @@
-"""What the tests of kills share; the modules beside this file are found by their names."""
+"""What the tests of kills share."""
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kill_matrix import Case
-from kill_trial import KillTrial, Result
-from kill_workloads import WORKLOADS
-
+from kills.kill_matrix import Case
+from kills.kill_trial import KillTrial, Result
+from kills.kill_workloads import WORKLOADS
 from lockgate.guarantees import Guarantee
 from lockgate.lab.rig.faults import Kind
 from lockgate.proof.report import Report

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kill_matrix import STEPS
-from kill_workloads import Event
-
+from kills.kill_matrix import STEPS
+from kills.kill_workloads import Event
 from lockgate.guarantees import Guarantee
 
 COLUMNS = ("guarantee", "killed at", "lost?", "state twice?", "output twice?", "processed", "delivered", "in the state")

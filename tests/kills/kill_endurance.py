@@ -238,7 +238,7 @@ class Sender:
 
 
 @dataclass
-class Site:
+class EnduranceRun:
     """The job under way: its supervisor, the sender, and the reader that reads all the while."""
 
     servers: str
@@ -265,7 +265,7 @@ class Site:
         )
 
     @contextmanager
-    def running(self) -> Iterator["Site"]:
+    def running(self) -> Iterator["EnduranceRun"]:
         """Everything is started, and nothing of it is left in the end."""
         self.directory.mkdir(parents=True, exist_ok=True)
         create_topics(self.servers, [f"{self.name}-in", *self.topics], partitions=PARTITIONS, where="test")
@@ -340,7 +340,7 @@ class Outsider:
     with all that it started.
     """
 
-    def __init__(self, site: Site, stack: Stack, seed: int) -> None:
+    def __init__(self, site: EnduranceRun, stack: Stack, seed: int) -> None:
         self.kills = dict.fromkeys((Kind.KILL_DRIVER, Kind.KILL_MACHINE, Kind.KILL_BROKER), 0)
         self._site, self._stack = site, stack
         self._rng = random.Random(seed)
@@ -399,7 +399,7 @@ class Outsider:
         self._starting[target] = self._init.submit(wait_and_start)
 
 
-def measure(site: Site, stack: Stack) -> dict[str, float]:
+def measure(site: EnduranceRun, stack: Stack) -> dict[str, float]:
     """How much memory each part has, in MiB, and the checkpoint on its disk; what does not run is left out."""
     driver = site.driver
     broker = stack.kafka.daemon(stack.kafka.nodes[0]).pid

@@ -17,10 +17,9 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-from kill_cells import Cell, Cohorts, judge
-from kill_matrix import STEPS, fail
-from kill_workloads import Event
-
+from kills.kill_cells import Cell, Cohorts, judge
+from kills.kill_matrix import STEPS, fail
+from kills.kill_workloads import Event
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.topics import create_topics

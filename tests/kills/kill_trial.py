@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from uuid import uuid4
 
-from kill_matrix import Case
-from kill_workloads import LETTERS, PARTITIONS, Event, Workload
-
+from kills.kill_matrix import Case
+from kills.kill_workloads import LETTERS, PARTITIONS, Event, Workload
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.topics import create_topics

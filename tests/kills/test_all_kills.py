@@ -6,9 +6,9 @@
 from collections.abc import Callable
 
 import pytest
-from kill_matrix import DRIVER, TASK, Case, cases
-from kill_trial import Result, require
 
+from kills.kill_matrix import DRIVER, TASK, Case, cases
+from kills.kill_trial import Result, require
 from lockgate.lab.rig.readers.topics import UNCOMMITTED, Topics
 
 KILLS = 200

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from kill_cells import (
+
+from kills.kill_cells import (
     COMMAND,
     PROMISED,
     QUESTIONS,
@@ -22,10 +23,9 @@ from kill_cells import (
     save,
     with_table,
 )
-from kill_failures import CALM, IN_HAND, Failures, make_events
-from kill_matrix import STEPS, Case, cases, fail
-from kill_workloads import Event
-
+from kills.kill_failures import CALM, IN_HAND, Failures, make_events
+from kills.kill_matrix import STEPS, Case, cases, fail
+from kills.kill_workloads import Event
 from lockgate.guarantees import Guarantee
 
 PAGE = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from kill_endurance import Findings, Outsider, Site, judge, make_event, measure, partition_of, thirds
-from kill_matrix import Case, cases
 
+from kills.kill_endurance import EnduranceRun, Findings, Outsider, judge, make_event, measure, partition_of, thirds
+from kills.kill_matrix import Case, cases
 from lockgate.lab.rig.faults import Kind
 from lockgate.services.spark import SparkCluster
 from lockgate.services.stack import Stack
@@ -50,7 +50,7 @@ def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_no
     targets = [kind for kind in Kind if case.has(kind)]
     chance = random.Random(case.seed)
     moments = sorted(((chance.uniform(0, KILLS_WITHIN), target) for target in targets), key=lambda one: one[0])
-    site = Site(servers, tmp_path / "site", own_cluster)
+    site = EnduranceRun(servers, tmp_path / "site", own_cluster)
 
     def tell(text: str) -> None:
         with capfd.disabled():
@@ -93,13 +93,13 @@ def test_a_job_that_is_killed_every_minute_delivers_every_event_once_and_does_no
         assert max(samples["checkpoint"]) < CHECKPOINT_MIB_MAX
 
 
-def _look_until(site: Site, moment: float) -> None:
+def _look_until(site: EnduranceRun, moment: float) -> None:
     while time.monotonic() < moment:
         site.look()
         time.sleep(0.2)
 
 
-def _line(site: Site, outsider: Outsider, mib: dict[str, float], minute: int) -> str:
+def _line(site: EnduranceRun, outsider: Outsider, mib: dict[str, float], minute: int) -> str:
     sent = site.sender.sent
     once, twice, missing = site.look().delivered(sent)
     silence, site.silence = site.silence, 0.0

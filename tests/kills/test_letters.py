@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from kill_matrix import Case, cases
-from kill_trial import Result, require
+from kills.kill_matrix import Case, cases
+from kills.kill_trial import Result, require
 
 
 @cases

@@ -4,8 +4,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from kill_matrix import DRIVER, MATRIX, SAMPLE_SEED, TASK, read_cases
-
+from kills.kill_matrix import DRIVER, MATRIX, SAMPLE_SEED, TASK, read_cases
 from lockgate.lab.rig.faults import Kind
 
 KILLS_NOTHING = {

@@ -14,10 +14,9 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from kill_matrix import SEED, Case, cases
-from kill_trial import ROWS_PER_EPOCH, KillTrial, Result, require
-from kill_workloads import PARTITIONS, WORKLOADS
-
+from kills.kill_matrix import SEED, Case, cases
+from kills.kill_trial import ROWS_PER_EPOCH, KillTrial, Result, require
+from kills.kill_workloads import PARTITIONS, WORKLOADS
 from lockgate.lab.rig.faults import Kind
 from lockgate.lab.rig.history import Fault, History, Read
 from lockgate.lab.rig.trial import Trial

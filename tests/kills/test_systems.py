@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from kill_matrix import Case, cases
-from kill_trial import Result, require
 from pyspark.sql import SparkSession
 
+from kills.kill_matrix import Case, cases
+from kills.kill_trial import Result, require
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import stream
 from lockgate.guarantees import Guarantee

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_matrix import Case
-from kill_trial import KillTrial
-from kill_workloads import WORKLOADS
 
+from kills.kill_matrix import Case
+from kills.kill_trial import KillTrial
+from kills.kill_workloads import WORKLOADS
 from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.history import Committed, End, Fact, Fault, History, Ledger, Read, Reader, ReadToEnd, Standing
 

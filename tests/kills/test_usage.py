@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill_matrix import Case, cases
-from kill_trial import KillTrial, require
-from kill_workloads import LETTERS, PARTITIONS, Event, Workload
 
+from kills.kill_matrix import Case, cases
+from kills.kill_trial import KillTrial, require
+from kills.kill_workloads import LETTERS, PARTITIONS, Event, Workload
 from lockgate.lab.rig.history import Read, Reader
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "system_usage.py"

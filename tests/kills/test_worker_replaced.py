@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kill_endurance import Site
-from kill_matrix import Case, cases
 
+from kills.kill_endurance import EnduranceRun
+from kills.kill_matrix import Case, cases
 from lockgate.services.hdfs import Hdfs
 from lockgate.services.spark import SparkCluster
 
@@ -26,7 +26,7 @@ def lonely(tmp_path: Path) -> Iterator[SparkCluster]:
 def test_another_worker_with_an_empty_disk_goes_on_from_the_state_on_hdfs(
     case: Case, kafka: str, hdfs: Hdfs, lonely: SparkCluster, tmp_path: Path
 ) -> None:
-    site = Site(kafka, tmp_path / "site", lonely, checkpoint=f"{hdfs.uri}/checkpoints/worker-replaced")
+    site = EnduranceRun(kafka, tmp_path / "site", lonely, checkpoint=f"{hdfs.uri}/checkpoints/worker-replaced")
     with site.running():
         site.sender.send(2000)
         site.await_rows(2000)

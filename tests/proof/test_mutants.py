@@ -314,6 +314,7 @@ def test_without_the_ledger_an_epoch_comes_twice(copies: Prover, switch_off: Swi
     assert_broken(copies("ledger", DIES_AFTER_END), "duplicated", "split epochs")
 
 
+@pytest.mark.prove
 def test_without_the_claim_a_driver_that_was_overtaken_goes_on(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("claim")
     assert_broken(copies("claim", OVERTAKEN_AT_BEGIN), "taken over")
@@ -352,6 +353,7 @@ def test_without_fencing_and_the_wait_for_it_an_epoch_comes_twice(copies: Prover
     assert_broken(copies("stable-offset", OVERTAKEN_AT_END), "duplicated", "split epochs")
 
 
+@pytest.mark.prove
 def test_without_permits_two_tasks_write_to_one_partition(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("permits")
     assert_broken(copies("permits", WORKER_DIES), "lost")

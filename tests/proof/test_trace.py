@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from kafka import KafkaConsumer
 from lockgate import Guarantee, Job, KafkaSink, MemorySource, run, stream, windows
 from lockgate.kafka.topics import create_topics
 from lockgate.sinks.kafka import TRACE
+from support.records import read
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = [(f"k{n % 3}", n, BEGAN + n * timedelta(seconds=1), [("own", b"header")] if n % 2 else None) for n in range(40)]
@@ -26,19 +26,6 @@ def test_a_sink_is_traced_by_a_proof_alone() -> None:
     assert (traced.untracked().wants_place, traced.moved(topic="t", servers="h:2").wants_place) == (True, True)
     with pytest.raises(TypeError):
         KafkaSink(topic="out", servers="h:1", is_traced=True)  # type: ignore[call-arg]
-
-
-def read(kafka: str, topic: str) -> list[Any]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=kafka,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        consumer_timeout_ms=3_000,
-    )
-    found = list(consumer)
-    consumer.close()
-    return found
 
 
 def traces(records: list[Any]) -> list[dict[str, Any]]:

@@ -9,20 +9,15 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 
@@ -41,7 +36,6 @@ from lockgate import (
 from lockgate.dataflow.endpoints import Sink, SinkAbility, Source
 from lockgate.errors import Failed, FunctionFailed, Refused, TooManyLetters
 from lockgate.guarantees import Delivery
-from lockgate.kafka.topics import create_topics
 from lockgate.planner.plan import plan
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.forgetting import RESTARTS, Forgetting, as_forgotten, forget
@@ -49,7 +43,12 @@ from lockgate.runtime.progress import Watcher
 from lockgate.services.spark import SparkCluster
 from lockgate.spark.compile import CompiledOutput
 from lockgate.spark.session import is_local
-from support import records
+from support import process
+from support.files import put
+from support.process import Process, running
+from support.records import count_ids, unique
+from support.site import Site
+from support.sockets import line_server
 
 FORGOTTEN = "the events in hand are forgotten, it goes on with what comes next"
 
@@ -62,7 +61,7 @@ JOB = """
 
     POISON, SLEEPER = -1, -2
 
-    def job(servers: str, write: str, place: Path, read: str = "", files: str = "", port: int = 0) -> Job:
+    def job(servers: str, name: str, place: Path, files: str = "", port: int = 0) -> Job:
         def work(row):
             if row.id == POISON:
                 raise ValueError("this one cannot be processed")
@@ -77,10 +76,10 @@ JOB = """
         elif port:
             source = SocketSource(host="127.0.0.1", port=port, value="id INT", format="json")
         else:
-            source = KafkaSource(topic=read, servers=servers, value="id INT")
+            source = KafkaSource(topic=f"{name}-in", servers=servers, value="id INT")
         numbers = stream("numbers", source).map(work, "id INT")
-        return Job("numbers", numbers.to("out", KafkaSink(topic=write, servers=servers)),
-                   guarantee=Guarantee.AT_MOST_ONCE)
+        out = numbers.to("out", KafkaSink(topic=f"{name}-out", servers=servers))
+        return Job(name, out, guarantee=Guarantee.AT_MOST_ONCE)
 """
 
 
@@ -269,178 +268,109 @@ def test_only_a_session_without_executors_is_local(master: str, expected: bool) 
 # -- what really happens -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Bench:
-    """Topics of one test's own, with one partition each, and a directory that its driver runs in."""
+@dataclass(frozen=True)
+class Forgetful(Site):
+    """A job that reads and writes topics of one partition, whose checkpoints are in a directory of its own."""
 
-    servers: str
-    place: Path
-    name: str
-
-    @property
-    def read(self) -> str:
-        return f"{self.name}-in"
-
-    @property
-    def write(self) -> str:
-        return f"{self.name}-out"
-
-    def send(self, ids: Sequence[int]) -> None:
-        """As one batch of records, so that one epoch has all of them."""
-        records.send(self.servers, self.read, [{"id": number} for number in ids], as_one_batch=True)
+    def put_in(self, *ids: int) -> None:
+        """Send events as one batch of records, so that one epoch has all of them."""
+        self.send([{"id": number} for number in ids], as_one_batch=True)
 
     def ids(self) -> Counter[int]:
-        return records.count_ids(self.servers, self.write, isolation="read_uncommitted")
+        return count_ids(self.servers, self.write, isolation="read_uncommitted")
 
-    @contextmanager
-    def running(self, *arguments: str, **parameters: Any) -> Iterator[Driver]:
+    @property
+    def environ(self) -> dict[str, str]:
         (self.place / "temporary").mkdir(exist_ok=True)
-        given = {"servers": self.servers, "read": self.read, "write": self.write, "place": self.place, **parameters}
-        command = [sys.executable, "-m", "lockgate.cli.main", "run", "--no-supervise", "forgetful.py", *arguments]
-        driver = Driver([*command, *(word for name, one in given.items() for word in ("-p", f"{name}={one}"))], self)
-        try:
-            yield driver
-        finally:
-            driver.close()
+        return {"TMPDIR": str(self.place / "temporary")}
+
+    def driver(self, *options: str) -> AbstractContextManager[Process]:
+        return self.running(*options, environ=self.environ)
 
     def left(self) -> list[str]:
         """The checkpoints that are there."""
         return [path.name for path in (self.place / "temporary").glob("lockgate-at-most-once-*")]
 
-    def feed_until(self, driver: Driver, first: int) -> list[int]:
+    def feed_until_one_is_out(self, driver: Process, first: int) -> list[int]:
         """Send one event after the other until one comes out; all that were sent."""
         sent: list[int] = []
-        deadline = time.monotonic() + 180
-        while not any(number in self.ids() for number in sent):
-            assert driver.process.poll() is None, driver.text
-            assert time.monotonic() < deadline, driver.text
+
+        def one_more() -> bool:
             sent.append(first + len(sent))
-            self.send(sent[-1:])
-            time.sleep(0.2)
+            self.put_in(sent[-1])
+            return any(number in self.ids() for number in sent)
+
+        driver.wait_for("an event that comes out", one_more)
         return sent
 
 
-class Driver:
-    """A driver process, and what it has printed."""
+def warnings(driver: Process) -> list[str]:
+    """What a driver says each time it goes on after a failure."""
+    return [line for line in driver.text.splitlines() if FORGOTTEN in line]
 
-    def __init__(self, command: list[str], bench: Bench) -> None:
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            command,
-            cwd=bench.place,
-            env={**os.environ, "TMPDIR": str(bench.place / "temporary"), "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(line.rstrip("\n") for line in self.process.stdout)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    @property
-    def warning(self) -> str:
-        """What it said about its first failure."""
-        return next((line for line in self.lines if FORGOTTEN in line), "")
-
-    @property
-    def failures(self) -> int:
-        """How often it has gone on after a failure."""
-        return self.text.count(FORGOTTEN)
-
-    def wait_for(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 180
-        while not holds():
-            assert self.process.poll() is None, f"ended early with {self.process.returncode}:\n{self.text}"
-            assert time.monotonic() < deadline, f"waited too long:\n{self.text}"
-            time.sleep(0.1)
-
-    def end(self, ask: bool = False) -> int:
-        if ask:
-            self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=300)
-        self._reader.join(timeout=30)
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self._reader.join(timeout=30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+def wait_for_failure(driver: Process) -> None:
+    driver.wait_for("a failure", lambda: len(warnings(driver)) == 1)
 
 
 @pytest.fixture
-def bench(kafka: str, tmp_path: Path) -> Bench:
-    bench = Bench(servers=kafka, place=tmp_path, name=f"numbers-{uuid4().hex[:8]}")
-    create_topics(kafka, [bench.read, bench.write], partitions=1, where="test")
-    (tmp_path / "forgetful.py").write_text(textwrap.dedent(JOB))
-    return bench
+def site(kafka: str, tmp_path: Path) -> Forgetful:
+    site = Forgetful(servers=kafka, place=tmp_path, name=unique("numbers"), given={"place": tmp_path})
+    site.make(JOB, read_partitions=1, write_partitions=1)
+    return site
 
 
 @pytest.mark.system
-def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(bench: Bench) -> None:
-    bench.send(range(50))
-    with bench.running("--from", "earliest") as driver:
-        driver.wait_for(lambda: len(bench.ids()) == 50)
-        before = bench.left()
-        bench.send([*range(50, 60), -1, *range(60, 70)])
-        driver.wait_for(lambda: driver.failures == 1)
-        later = bench.feed_until(driver, first=1000)
-        assert driver.end(ask=True) == 0, driver.text
-        assert driver.failures == 1
-    found = bench.ids()
+def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(site: Forgetful) -> None:
+    site.put_in(*range(50))
+    with site.driver("--from", "earliest") as driver:
+        driver.wait_for("rows", lambda: len(site.ids()) == 50)
+        before = site.left()
+        site.put_in(*range(50, 60), -1, *range(60, 70))
+        wait_for_failure(driver)
+        later = site.feed_until_one_is_out(driver, first=1000)
+        assert driver.end(signal.SIGINT) == 0, driver.text
+        assert len(warnings(driver)) == 1
+    found = site.ids()
     assert set(found.values()) == {1}, "nothing comes twice, although the run began with the earliest event"
     assert set(range(50)) <= set(found) <= {*range(50), *later}, "what was in hand is lost"
-    assert re.search(r"A function failed on the row from .*offset 60: ValueError", driver.warning), driver.warning
+    assert re.search(r"A function failed on the row from .*offset 60: ValueError", warnings(driver)[0]), driver.text
     assert len(before) == 1
-    assert bench.left() == []
+    assert site.left() == []
 
 
 @pytest.mark.prove
-def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(bench: Bench) -> None:
-    with bench.running() as driver:
-        before = bench.feed_until(driver, first=1)  # it begins with what comes next, whenever that is
-        bench.send([*range(500, 510), -2, *range(510, 520)])
-        note = bench.place / "sleeper.pid"
-        driver.wait_for(note.exists)
+def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(site: Forgetful) -> None:
+    with site.driver() as driver:
+        before = site.feed_until_one_is_out(driver, first=1)  # it begins with what comes next, whenever that is
+        site.put_in(*range(500, 510), -2, *range(510, 520))
+        note = site.place / "sleeper.pid"
+        driver.wait_for("a function that sleeps", note.exists)
         os.kill(int(note.read_text()), signal.SIGKILL)
-        driver.wait_for(lambda: driver.failures == 1)
-        later = bench.feed_until(driver, first=1000)
-        assert driver.end(ask=True) == 0, driver.text
-    found = bench.ids()
+        wait_for_failure(driver)
+        later = site.feed_until_one_is_out(driver, first=1000)
+        assert driver.end(signal.SIGINT) == 0, driver.text
+    found = site.ids()
     assert set(found.values()) == {1}
     assert set(found) <= {*before, *later}, "what was in hand is lost"
-    assert "Python worker" in driver.warning
-    assert bench.left() == []
+    assert "Python worker" in warnings(driver)[0]
+    assert site.left() == []
 
 
 @pytest.mark.prove
-def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(bench: Bench) -> None:
+def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(site: Forgetful) -> None:
     with (
-        SparkCluster(bench.place / "cluster", workers=1) as cluster,
-        bench.running("--master", cluster.master) as driver,
+        SparkCluster(site.place / "cluster", workers=1) as cluster,
+        site.driver("--master", cluster.master) as driver,
     ):
-        before = bench.feed_until(driver, first=1)
-        bench.send([*range(500, 510), -2, *range(510, 520)])
-        driver.wait_for((bench.place / "sleeper.pid").exists)
+        before = site.feed_until_one_is_out(driver, first=1)
+        site.put_in(*range(500, 510), -2, *range(510, 520))
+        driver.wait_for("a function that sleeps", (site.place / "sleeper.pid").exists)
         cluster.kill_executor()
-        driver.wait_for(lambda: driver.failures == 1)
-        later = bench.feed_until(driver, first=1000)
-        assert driver.end(ask=True) == 0, driver.text
-    found = bench.ids()
+        wait_for_failure(driver)
+        later = site.feed_until_one_is_out(driver, first=1000)
+        assert driver.end(signal.SIGINT) == 0, driver.text
+    found = site.ids()
     assert set(found.values()) == {1}
     assert set(found) <= {*before, *later}, "what was in hand is lost, and no task was tried again"
 
@@ -451,12 +381,12 @@ TAKEN_AWAY = """
     import time
     from pathlib import Path
 
-    from forgetful import job
+    from job import job
     from lockgate import run
 
-    master, servers, read, write = sys.argv[1:]
+    master, servers, name = sys.argv[1:]
     place = Path.cwd()
-    started = run(job(servers, write, place, read=read), master=master, log_file=place / "spark.log", wait=False)
+    started = run(job(servers, name, place), master=master, log_file=place / "spark.log", wait=False)
 
     def take_away():
         from pyspark import SparkContext
@@ -476,107 +406,80 @@ TAKEN_AWAY = """
 
 
 @pytest.mark.prove
-def test_a_task_whose_executor_is_taken_away_is_not_tried_again(bench: Bench) -> None:
-    (bench.place / "taken_away.py").write_text(textwrap.dedent(TAKEN_AWAY))
-    (bench.place / "temporary").mkdir()
-    with SparkCluster(bench.place / "cluster", workers=1) as cluster:
-        command = [sys.executable, "taken_away.py", cluster.master, bench.servers, bench.read, bench.write]
-        driver = Driver(command, bench)
-        try:
-            before = bench.feed_until(driver, first=1)
-            bench.send([*range(500, 510), -2, *range(510, 520)])
-            driver.wait_for(lambda: driver.failures == 1)
-            assert "a task of an at-most-once job is tried again" in driver.warning
-            later = bench.feed_until(driver, first=1000)
-            (bench.place / "stop").touch()
+def test_a_task_whose_executor_is_taken_away_is_not_tried_again(site: Forgetful) -> None:
+    (site.place / "taken_away.py").write_text(textwrap.dedent(TAKEN_AWAY))
+    with SparkCluster(site.place / "cluster", workers=1) as cluster:
+        command = [sys.executable, "taken_away.py", cluster.master, site.servers, site.name]
+        with running(*command, cwd=site.place, environ=site.environ) as driver:
+            before = site.feed_until_one_is_out(driver, first=1)
+            site.put_in(*range(500, 510), -2, *range(510, 520))
+            wait_for_failure(driver)
+            assert "a task of an at-most-once job is tried again" in warnings(driver)[0]
+            later = site.feed_until_one_is_out(driver, first=1000)
+            (site.place / "stop").touch()
             assert driver.end() == 0, driver.text
-        finally:
-            driver.close()
-    found = bench.ids()
+    found = site.ids()
     assert set(found.values()) == {1}
     assert set(found) <= {*before, *later}, "what was in hand is lost, although Spark does not count such a failure"
 
 
 @pytest.mark.prove
-def test_a_run_whose_every_event_fails_ends_with_the_cause(bench: Bench) -> None:
-    bench.send([1, 2])
-    with bench.running("--from", "earliest") as driver:
-        driver.wait_for(lambda: len(bench.ids()) == 2)
-        deadline = time.monotonic() + 300
-        while driver.process.poll() is None:
-            assert time.monotonic() < deadline, driver.text
-            bench.send([-1])
-            time.sleep(0.2)
+def test_a_run_whose_every_event_fails_ends_with_the_cause(site: Forgetful) -> None:
+    site.put_in(1, 2)
+    with site.driver("--from", "earliest") as driver:
+        driver.wait_for("rows", lambda: len(site.ids()) == 2)
+
+        def has_ended() -> bool:
+            site.put_in(-1)
+            return driver.child.poll() is not None
+
+        driver.wait_for("the end", has_ended)
         assert driver.end() == 1
-    assert driver.failures == RESTARTS
-    assert "A function failed on the row from" in driver.lines[-3]
-    assert "what was in hand is forgotten" in driver.lines[-1]
-    assert bench.ids() == Counter([1, 2])
-    assert bench.left() == []
+    assert len(warnings(driver)) == RESTARTS
+    assert "A function failed on the row from" in driver.said.splitlines()[-3]
+    assert "what was in hand is forgotten" in driver.said.splitlines()[-1]
+    assert site.ids() == Counter([1, 2])
+    assert site.left() == []
 
 
 @pytest.mark.prove
-def test_a_run_whose_first_event_fails_ends_at_once(bench: Bench) -> None:
-    bench.send([-1])
-    with bench.running("--from", "earliest") as driver:
+def test_a_run_whose_first_event_fails_ends_at_once(site: Forgetful) -> None:
+    site.put_in(-1)
+    with site.driver("--from", "earliest") as driver:
         assert driver.end() == 1
-    assert driver.failures == 0
+    assert len(warnings(driver)) == 0
     assert "this one cannot be processed" in driver.text
-    assert bench.left() == []
+    assert site.left() == []
 
 
 @pytest.mark.prove
-def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(bench: Bench) -> None:
-    files = bench.place / "files"
+def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(site: Forgetful) -> None:
+    files = site.place / "files"
     files.mkdir()
-    put(files / "1.json", [1, 2, 3])
-    with bench.running(files=files) as driver:
-        driver.wait_for(lambda: len(bench.ids()) == 3)
-        put(files / "2.json", [4, -1])
+    put(files, *({"id": number} for number in (1, 2, 3)))
+    with replace(site, given={**site.given, "files": files}).driver() as driver:
+        driver.wait_for("rows", lambda: len(site.ids()) == 3)
+        put(files, {"id": 4}, {"id": -1})
         assert driver.end() == 1
-    assert driver.failures == 0
+    assert len(warnings(driver)) == 0
     assert "A function failed on the row from" in driver.text
-    assert set(bench.ids().values()) == {1}
-    assert bench.left() == []
-
-
-def put(file: Path, ids: Sequence[int]) -> None:
-    aside = file.with_name(f".{file.name}")
-    aside.write_text("".join(json.dumps({"id": number}) + "\n" for number in ids))
-    aside.rename(file)
+    assert set(site.ids().values()) == {1}
+    assert site.left() == []
 
 
 @pytest.mark.prove
-def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(bench: Bench) -> None:
-    callers: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                callers.append(server.accept()[0])
-            except OSError:
-                return
-
-    def say(number: int) -> None:
-        callers[-1].sendall(json.dumps({"id": number}).encode() + b"\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        with bench.running(port=server.getsockname()[1]) as driver:
-            driver.wait_for(lambda: len(callers) == 2)  # the first one only looks whether somebody listens
-            say(1)
-            driver.wait_for(lambda: bench.ids() == Counter([1]))
-            say(-1)
-            driver.wait_for(lambda: len(callers) == 3)
-            say(2)
-            driver.wait_for(lambda: bench.ids() == Counter([1, 2]))
-            assert driver.end(ask=True) == 0, driver.text
-            assert driver.failures == 1
-        server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
-        thread.join(timeout=10)
-    for caller in callers:
-        caller.close()
+def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(site: Forgetful) -> None:
+    with line_server() as server, replace(site, given={**site.given, "port": server.port}).driver() as driver:
+        # The first caller only looks whether somebody listens.
+        driver.wait_for("a caller", lambda: len(server.callers) == 2)
+        server.say('{"id": 1}')
+        driver.wait_for("rows", lambda: site.ids() == Counter([1]))
+        server.say('{"id": -1}')
+        driver.wait_for("a caller", lambda: len(server.callers) == 3)
+        server.say('{"id": 2}')
+        driver.wait_for("rows", lambda: site.ids() == Counter([1, 2]))
+        assert driver.end(signal.SIGINT) == 0, driver.text
+        assert len(warnings(driver)) == 1
 
 
 # -- nothing is tried twice --------------------------------------------------------------------------------------------
@@ -605,25 +508,19 @@ SETTINGS = """
 
 
 @pytest.mark.system
-def test_no_task_no_stage_and_no_producer_tries_again(bench: Bench) -> None:
-    bench.send(range(10))
-    (bench.place / "look.py").write_text(textwrap.dedent(SETTINGS))
-    done = subprocess.run(
-        [sys.executable, "look.py", bench.servers, bench.read, bench.write],
-        cwd=bench.place,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_no_task_no_stage_and_no_producer_tries_again(site: Forgetful) -> None:
+    site.put_in(*range(10))
+    (site.place / "look.py").write_text(textwrap.dedent(SETTINGS))
+    done = process.run(sys.executable, "look.py", site.servers, site.read, site.write, cwd=site.place)
     assert done.returncode == 0, done.stderr
     spark = json.loads(done.stdout.splitlines()[-1])
     assert spark["master"] == "local[*,1]"
     assert spark["spark.task.maxFailures"] == spark["spark.stage.maxConsecutiveAttempts"] == "1"
     assert spark["spark.stage.ignoreDecommissionFetchFailure"] == spark["spark.speculation"] == "false"
-    told = (bench.place / "spark.log").read_text().split("ProducerConfig values:")[1:]
+    told = (site.place / "spark.log").read_text().split("ProducerConfig values:")[1:]
     assert told, "Kafka's producer tells its settings"
     for one in told:
         producer = dict(re.findall(r"^\s*([a-z.]+) = (.*)$", one.split("(org.apache")[0][:10_000], re.MULTILINE))
         wanted = {"acks": "1", "retries": "0", "enable.idempotence": "false", "linger.ms": "3"}
         assert {name: producer[name] for name in wanted} == wanted
-    assert bench.ids() == Counter(range(10))
+    assert site.ids() == Counter(range(10))

@@ -37,6 +37,7 @@ from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
 from lockgate.services.stack import Stack
+from support.files import put
 from support.records import producing, read_json, send
 from support.runs import run_to_the_end
 
@@ -54,7 +55,7 @@ def half_or_nothing(row: Any) -> dict[str, Any]:
     return {"k": row.k, "half": 10 // row.v if row.v else None}
 
 
-class Bench:
+class Halving:
     """A place with a job that halves, and that can be mended."""
 
     def __init__(self, place: Path) -> None:
@@ -63,9 +64,7 @@ class Bench:
 
     def put(self, *lines: str | bytes) -> None:
         """A file of lines, in place whole."""
-        aside = self.place / f"{uuid4().hex}.json"
-        aside.write_bytes(b"\n".join(line.encode() if isinstance(line, str) else line for line in lines))
-        aside.rename(self.place / "in" / aside.name)
+        put(self.place / "in", *lines)
 
     def events(self) -> Stream:
         return stream("in", FileSource(path=str(self.place / "in"), value=VALUE))
@@ -102,8 +101,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def halving(tmp_path: Path) -> Halving:
+    return Halving(tmp_path)
 
 
 def sink_of(kind: str, place: Path, request: pytest.FixtureRequest) -> Sink:
@@ -141,14 +140,14 @@ SYSTEM = pytest.mark.system
     ],
 )
 def test_letters_are_read_back_from_every_sink_as_they_were_written(
-    kind: str, guarantee: Guarantee, bench: Bench, request: pytest.FixtureRequest
+    kind: str, guarantee: Guarantee, halving: Halving, request: pytest.FixtureRequest
 ) -> None:
-    job = bench.job(letters=sink_of(kind, bench.place, request), guarantee=guarantee)
-    bench.put('{"k":"a","v":2}', '{"k":"é\\u0000","v":0}', GARBAGE)
-    bench.run(job)
-    bench.put('{"k":"c","v":0}')
-    bench.run(job)
-    desk = bench.desk(job)
+    job = halving.job(letters=sink_of(kind, halving.place, request), guarantee=guarantee)
+    halving.put('{"k":"a","v":2}', '{"k":"é\\u0000","v":0}', GARBAGE)
+    halving.run(job)
+    halving.put('{"k":"c","v":0}')
+    halving.run(job)
+    desk = halving.desk(job)
     if kind == "partitioned" and guarantee is not EXACT:
         with pytest.raises(Refused, match="partitioned files"):
             desk.letters()
@@ -166,7 +165,7 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
         assert desk.find([letter.id]) == [letter]
     assert letters[2].reason.startswith("ZeroDivisionError")
     # Another job's letters are not this one's.
-    other = bench.desk(Job("other", *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters))
+    other = halving.desk(Job("other", *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters))
     if kind in ("parquet", "json", "partitioned") and guarantee is EXACT:
         with pytest.raises(Refused, match="there are no manifests of job 'other'"):
             other.letters()
@@ -177,23 +176,23 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_mended_job_takes_each_letter_once(bench: Bench) -> None:
-    bench.put('{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":0}')
-    bench.run(bench.job())
-    mended = bench.job(half_or_nothing)
-    desk = bench.desk(mended)
+def test_a_mended_job_takes_each_letter_once(halving: Halving) -> None:
+    halving.put('{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":0}')
+    halving.run(halving.job())
+    mended = halving.job(half_or_nothing)
+    desk = halving.desk(mended)
     first, second = desk.letters()
     assert [one.is_sent for one in desk.send([first])] == [True]
-    bench.run(mended)
+    halving.run(mended)
     keys = {letter.id: json.loads(letter.value or b"")["k"] for letter in (first, second)}
-    assert bench.rows() == sorted([("a", 5), (keys[first.id], None)], key=repr)
-    desk = bench.desk(mended)
+    assert halving.rows() == sorted([("a", 5), (keys[first.id], None)], key=repr)
+    desk = halving.desk(mended)
     assert [desk.standing(one) for one in desk.letters()] == [Standing.SENT, Standing.WAITING]
     sendings = desk.send(desk.letters())
     assert [(one.is_sent, one.told) for one in sendings] == [(False, "it was sent before"), (True, None)]
-    bench.run(mended)
-    bench.run(mended)
-    assert bench.rows() == [("a", 5), ("b", None), ("c", None)]
+    halving.run(mended)
+    halving.run(mended)
+    assert halving.rows() == [("a", 5), ("b", None), ("c", None)]
     assert [one.is_sent for one in desk.send(desk.letters())] == [False, False]
     assert len(desk.letters()) == 2
 
@@ -201,15 +200,15 @@ def test_a_mended_job_takes_each_letter_once(bench: Bench) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(bench: Bench) -> None:
-    bench.put('{"k":"b","v":0}', b"nonsense")
-    job = bench.job()
-    bench.run(job)
-    desk = bench.desk(job)
+def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(halving: Halving) -> None:
+    halving.put('{"k":"b","v":0}', b"nonsense")
+    job = halving.job()
+    halving.run(job)
+    desk = halving.desk(job)
     old = desk.letters()
     assert all(one.is_sent for one in desk.send(old))
-    bench.run(job)
-    desk = bench.desk(job)
+    halving.run(job)
+    desk = halving.desk(job)
     new = [letter for letter in desk.letters() if letter not in old]
     assert sorted((one.attempts, one.step, one.value) for one in new) == [
         (2, "in", b"nonsense"),
@@ -218,10 +217,10 @@ def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(bench: 
     # At the same place in the source, so that they can be told to be of the same events.
     assert {one.place for one in new} == {one.place for one in old}
     assert [one.is_sent for one in desk.send([*old, *new])] == [False, False, True, True]
-    mended = bench.job(half_or_nothing)
-    bench.run(mended)
-    assert bench.rows() == [("b", None)]
-    assert [one.attempts for one in bench.desk(mended).letters()] == [1, 1, 2, 2, 3]
+    mended = halving.job(half_or_nothing)
+    halving.run(mended)
+    assert halving.rows() == [("b", None)]
+    assert [one.attempts for one in halving.desk(mended).letters()] == [1, 1, 2, 2, 3]
 
 
 class Total(StatefulFunction):
@@ -241,50 +240,50 @@ class Total(StatefulFunction):
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(bench: Bench) -> None:
+def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(halving: Halving) -> None:
     def job(least: int) -> Job:
         total = Total()
         total.least = least
         rows = stream("in", MemorySource([("a", 1), ("a", -5), ("a", 20)], value=VALUE))
-        sums = rows.key_by("k").process(total, name="totals").to("out", bench.table("halves"))
-        return Job("totals", sums, guarantee=EXACT, dead_letters=bench.table("letters"))
+        sums = rows.key_by("k").process(total, name="totals").to("out", halving.table("halves"))
+        return Job("totals", sums, guarantee=EXACT, dead_letters=halving.table("letters"))
 
-    bench.run(job(0))
-    desk = bench.desk(job(-9))
+    halving.run(job(0))
+    desk = halving.desk(job(-9))
     (letter,) = desk.letters()
     assert (letter.step, json.loads(letter.value or b"")) == ("totals", {"k": "a", "v": -5})
     assert [one.is_sent for one in desk.send([letter])] == [True]
-    bench.run(job(-9))
-    assert bench.rows() == [("a", 1), ("a", 16), ("a", 21)]
+    halving.run(job(-9))
+    assert halving.rows() == [("a", 1), ("a", 16), ("a", 21)]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())
-def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guarantee, bench: Bench) -> None:
-    bench.put('{"k":"a","v":2}', '{"k":"b","v":0}')
-    bench.run(bench.job(beside=True, guarantee=guarantee))
-    mended = bench.job(half_or_nothing, beside=True, guarantee=guarantee)
-    desk = bench.desk(mended)
+def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guarantee, halving: Halving) -> None:
+    halving.put('{"k":"a","v":2}', '{"k":"b","v":0}')
+    halving.run(halving.job(beside=True, guarantee=guarantee))
+    mended = halving.job(half_or_nothing, beside=True, guarantee=guarantee)
+    desk = halving.desk(mended)
     (sending,) = desk.send(desk.letters())
-    bench.run(mended)
+    halving.run(mended)
     assert sending.told is not None
     if guarantee is Guarantee.AT_LEAST_ONCE:
         assert (sending.is_sent, sending.told) == (True, "output 'all' has the event already, and gets it twice")
-        assert bench.rows() == [("a", 5), ("b", None)]
-        assert bench.rows("all_events") == [("a", 2), ("b", 0), ("b", 0)]
+        assert halving.rows() == [("a", 5), ("b", None)]
+        assert halving.rows("all_events") == [("a", 2), ("b", 0), ("b", 0)]
     else:
         assert not sending.is_sent
         assert sending.told.startswith("output 'all' has the event already. The job is declared")
         assert "put step 'map' before" in sending.told
-        assert bench.rows() == [("a", 5)]
-        assert bench.rows("all_events") == [("a", 2), ("b", 0)]
+        assert halving.rows() == [("a", 5)]
+        assert halving.rows("all_events") == [("a", 2), ("b", 0)]
 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("spark")
-def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, bench: Bench) -> None:
+def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, halving: Halving) -> None:
     name = f"letters-{uuid4().hex[:8]}"
     create_topics(kafka, [f"{name}-in"], partitions=3, where="test")
     moment = datetime(2026, 1, 1, 12, 30, 15, 123_000, tzinfo=UTC)
@@ -311,9 +310,9 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
     def beside(row: Any) -> dict[str, Any]:
         return {"at": row.at, "record": row.record, "offset": row.offset, "trace": row.trace}
 
-    bench.run(job(lambda row: {**half(row), **beside(row)}))
+    halving.run(job(lambda row: {**half(row), **beside(row)}))
     mended = job(lambda row: {**half_or_nothing(row), **beside(row)})
-    desk = bench.desk(mended)
+    desk = halving.desk(mended)
     letters = desk.letters()
     assert sorted(json.loads(one.value or b"")["k"] for one in letters) == ["k0", "k10", "k20"]
     for letter in letters:
@@ -322,9 +321,9 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         assert letter.headers == (("trace", b"\xfe%d" % number), ("empty", b""))
     assert len({letter.place for letter in letters}) == 3
     assert all(one.is_sent for one in desk.send(letters))
-    bench.run(mended)
+    halving.run(mended)
     assert not any(one.is_sent for one in desk.send(desk.letters()))
-    bench.run(mended)
+    halving.run(mended)
     out = read_json(kafka, f"{name}-out")
     assert sorted(row["k"] for row in out) == sorted(f"k{number}" for number in range(30))
     for row in out:
@@ -333,18 +332,18 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         if letter is not None:
             assert (row["half"], row["offset"]) == (None, letter.at)
             assert (b64decode(row["record"]), b64decode(row["trace"])) == (letter.key, letter.headers[0][1])
-    assert len(bench.desk(mended).letters()) == 3
+    assert len(halving.desk(mended).letters()) == 3
 
 
 @pytest.mark.system
-def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, bench: Bench) -> None:
+def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, halving: Halving) -> None:
     topic = f"letters-{uuid4().hex[:8]}"
-    job = bench.job(letters=KafkaSink(topic=topic, servers=kafka))
+    job = halving.job(letters=KafkaSink(topic=topic, servers=kafka))
     with pytest.raises(Refused, match=f"topic '{topic}' does not exist") as refused:
-        bench.desk(job).letters()
+        halving.desk(job).letters()
     assert "run the job once" in refused.value.fix
     create_topics(kafka, [topic], partitions=2, where="test")
-    assert bench.desk(job).letters() == []
+    assert halving.desk(job).letters() == []
 
     with producing(kafka, transactional_id=topic) as producer:
 
@@ -366,9 +365,9 @@ def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, bench: Bench)
         producer.begin_transaction()
         send_letter("d10", 0)
         producer.flush()
-        assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
+        assert [one.id for one in halving.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
         producer.commit_transaction()
-    assert [one.id for one in bench.desk(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
+    assert [one.id for one in halving.desk(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
 
 
 def letter(id: str = "0123456789abcdef", **changes: Any) -> Letter:
@@ -376,21 +375,21 @@ def letter(id: str = "0123456789abcdef", **changes: Any) -> Letter:
     return replace(made, **changes)
 
 
-def begin(bench: Bench, *, commits: int = 1) -> None:
+def begin(halving: Halving, *, commits: int = 1) -> None:
     """A checkpoint of a life called `here`, with so many committed epochs."""
-    place = Path(bench.checkpoint)
+    place = Path(halving.checkpoint)
     (place / "commits").mkdir(parents=True)
     (place / "metadata").write_text('{"id":"here"}')
     for number in range(commits):
         (place / "commits" / str(number)).write_text("v1\n{}")
 
 
-def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(bench: Bench) -> None:
-    begin(bench)
+def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halving) -> None:
+    begin(halving)
     moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
     sent = letter(key=b"\xff", headers=(("a", b"\x00"), ("b", None)), timestamp=moment, attempts=4)
-    assert bench.desk(bench.job()).send([sent])[0].is_sent
-    (file,) = (Path(bench.checkpoint) / "returns").iterdir()
+    assert halving.desk(halving.job()).send([sent])[0].is_sent
+    (file,) = (Path(halving.checkpoint) / "returns").iterdir()
     assert file.name == "letter-0123456789abcdef.json"
     assert json.loads(file.read_text()) == {
         "_position": {"source": "in", "part": "f#0", "at": 3, "child": []},
@@ -402,7 +401,7 @@ def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(bench: Bench)
             "attempts": 4,
         },
     }
-    assert bench.desk(bench.job()).send([sent])[0].told == "it was sent before"
+    assert halving.desk(halving.job()).send([sent])[0].told == "it was sent before"
 
 
 @pytest.mark.parametrize(
@@ -417,21 +416,21 @@ def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(bench: Bench)
         ({"child": "0"}, Standing.WAITING, "the event was split into several rows"),
     ],
 )
-def test_letters_that_are_not_sent(changes: dict[str, Any], standing: Standing, told: str, bench: Bench) -> None:
-    begin(bench)
-    desk = bench.desk(bench.job())
+def test_letters_that_are_not_sent(changes: dict[str, Any], standing: Standing, told: str, halving: Halving) -> None:
+    begin(halving)
+    desk = halving.desk(halving.job())
     unsent = letter(**changes)
     assert desk.standing(unsent) is standing
     (sending,) = desk.send([unsent])
     assert not sending.is_sent
     assert told in (sending.told or "")
-    assert not (Path(bench.checkpoint) / "returns").exists()
+    assert not (Path(halving.checkpoint) / "returns").exists()
 
 
 @pytest.mark.parametrize("guarantee", Guarantee)
-def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee, bench: Bench) -> None:
-    begin(bench)
-    desk = bench.desk(bench.job(beside=True, guarantee=guarantee))
+def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee, halving: Halving) -> None:
+    begin(halving)
+    desk = halving.desk(halving.job(beside=True, guarantee=guarantee))
     if guarantee is Guarantee.AT_MOST_ONCE:
         with pytest.raises(Refused, match="keeps no checkpoint"):
             desk.send([letter()])
@@ -441,11 +440,11 @@ def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee,
     assert (sending.told or "").startswith("output 'all' has the event already")
 
 
-def test_what_had_the_event_when_it_failed_has_it_still_in_a_job_that_was_changed(bench: Bench) -> None:
-    begin(bench)
+def test_what_had_the_event_when_it_failed_has_it_still_in_a_job_that_was_changed(halving: Halving) -> None:
+    begin(halving)
     hindered = letter(hindered="output 'gone' has the event already")
-    exact = replace_guarantee(bench.job(), Guarantee.EXACTLY_ONCE)
-    (sending,) = bench.desk(exact).send([hindered])
+    exact = replace_guarantee(halving.job(), Guarantee.EXACTLY_ONCE)
+    (sending,) = halving.desk(exact).send([hindered])
     assert not sending.is_sent
     assert "output 'gone' has the event already" in str(sending.told)
 
@@ -455,23 +454,23 @@ def replace_guarantee(job: Job, guarantee: Guarantee) -> Job:
     return Job(job.name, *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters)
 
 
-def test_an_id_that_is_none_names_no_file(bench: Bench) -> None:
-    begin(bench)
+def test_an_id_that_is_none_names_no_file(halving: Halving) -> None:
+    begin(halving)
     with pytest.raises(Refused, match="is no id of a letter"):
-        bench.desk(bench.job()).send([letter("../../etc/x")])
+        halving.desk(halving.job()).send([letter("../../etc/x")])
 
 
-def test_jobs_that_nothing_can_be_sent_back_to(bench: Bench) -> None:
+def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
     with pytest.raises(Refused, match="there is no checkpoint of the job"):
-        bench.desk(bench.job()).send([letter()])
+        halving.desk(halving.job()).send([letter()])
     with pytest.raises(Refused, match="keeps no checkpoint"):
-        bench.desk(bench.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
+        halving.desk(halving.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
     with pytest.raises(Refused, match="does not lie on this machine's disk"):
-        LetterDesk(bench.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
-    assert bench.desk(bench.job()).standing(letter()) is Standing.UNKNOWN
-    plain = Job("halves", bench.events().to("out", MemorySink()), guarantee=EXACT)
+        LetterDesk(halving.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
+    assert halving.desk(halving.job()).standing(letter()) is Standing.UNKNOWN
+    plain = Job("halves", halving.events().to("out", MemorySink()), guarantee=EXACT)
     with pytest.raises(Refused, match="has no dead letters: an event that it cannot use stops it"):
-        bench.desk(plain)
+        halving.desk(plain)
 
 
 @pytest.mark.parametrize(
@@ -488,16 +487,16 @@ def test_jobs_that_nothing_can_be_sent_back_to(bench: Bench) -> None:
     ],
     ids=repr,
 )
-def test_letters_that_cannot_be_read_back(sink: Sink, told: str, bench: Bench) -> None:
+def test_letters_that_cannot_be_read_back(sink: Sink, told: str, halving: Halving) -> None:
     with pytest.raises(Refused, match=told) as refused:
-        bench.desk(bench.job(letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
+        halving.desk(halving.job(letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
     assert refused.value.fix
 
 
-def test_a_table_that_is_not_one_of_letters(bench: Bench) -> None:
-    with closing(sqlite3.connect(bench.place / "results.db")) as connection:
+def test_a_table_that_is_not_one_of_letters(halving: Halving) -> None:
+    with closing(sqlite3.connect(halving.place / "results.db")) as connection:
         connection.execute("CREATE TABLE other (id TEXT)")
     with pytest.raises(Refused, match="there is no table 'letters'"):
-        bench.desk(bench.job()).letters()
+        halving.desk(halving.job()).letters()
     with pytest.raises(Refused, match=r"table 'other' has no column job, life, .* so it is not one of letters"):
-        bench.desk(bench.job(letters=bench.table("other"))).letters()
+        halving.desk(halving.job(letters=halving.table("other"))).letters()

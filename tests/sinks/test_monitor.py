@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 
 from lockgate import Guarantee, Job, MemorySource, MonitorSink, Run, Stream, plan, run, stream, windows
@@ -19,23 +18,11 @@ from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.errors import BadJob, BadMachine, EpochFailed, Failed, InvariantBroken
 from lockgate.guarantees import Delivery
 from support.runs import live, run_to_the_end, wait_for_run
+from support.scraping import Scraped, scrape
 
-Scraped = dict[tuple[str, ...], float]
 # Three epochs of four rows; the last one holds nothing of ip "a".
 EVENTS = [(ip, number) for number, ip in enumerate("ababbcabbccb")]
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def scrape(sink: MonitorSink) -> Scraped:
-    """What Prometheus would read: the samples by name and values of the labels, sorted by label."""
-    assert sink.address is not None
-    with _DIRECT.open(sink.address, timeout=10) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    return {
-        (sample.name, *(text for _, text in sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 @pytest.fixture

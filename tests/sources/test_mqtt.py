@@ -34,7 +34,7 @@ from lockgate.errors import BadJob, BadMachine, Failed, Refused, UnparsableValue
 from lockgate.services import ports
 from lockgate.sources import mqttsession
 from lockgate.sources.mqttsession import Link, Session
-from support.mqtt import LOGIN, Broker, say_hello
+from support.mqtt import LOGIN, Broker, running_broker, say_hello
 from support.process import Process, program, running
 from support.runs import live, wait_for_run
 from support.waiting import wait_for
@@ -42,10 +42,8 @@ from support.waiting import wait_for
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path, window=20)  # as Mosquitto has it
-    broker.start()
-    yield broker
-    broker.stop()
+    with running_broker(tmp_path) as broker:
+        yield broker
 
 
 def reading(source: MqttSource, tmp_path: Path, sink: MemorySink, *columns: str) -> AbstractContextManager[Run]:

@@ -63,6 +63,17 @@ class Broker:
             client.loop_stop()
 
 
+@contextmanager
+def running_broker(folder: Path, window: int = 20) -> Iterator[Broker]:
+    """A broker that runs; it has as many messages in flight as Mosquitto has."""
+    broker = Broker(folder, window)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
 def say_hello(broker: Broker, has_come: Callable[[], object]) -> Callable[[], bool]:
     """A condition to wait for: a reader has subscribed. Before it has, the broker keeps nothing for it."""
     next_at = 0.0
