@@ -24,6 +24,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from lockgate.kafka.wire import disconnect_all
+from lockgate.planner import physical
 from lockgate.services import ports
 from lockgate.services.hdfs import Hdfs, new_hdfs
 from lockgate.services.postgres import Postgres
@@ -182,6 +183,13 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClust
 
 
 # -- Spark ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def few_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks for each step with state, and not four: the session has two cores, and every task costs some time."""
+    if uses_spark(request.node):
+        monkeypatch.setattr(physical, "STATE_PARTITIONS", 2)
 
 
 @pytest.fixture(scope="session")
