@@ -8,15 +8,16 @@ Rings (docs: CONTRIBUTING.md):
     prove       large numbers of kills
 
 Tests that use the Spark session are dealt to one process, so that no other one starts a JVM. Those that `make test`
-leaves out take longer than all others together: of these, the ones that use services as well go to a second process.
-The other tests of a file stay together, because they share what the file has started. Services are started once for all
-processes.
+leaves out take longer than all others together, so they are dealt to two processes, file by file. The other tests of a
+file stay together, because they share what the file has started. Services are started once for all processes.
 """
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,8 +37,9 @@ from support.services import ask_for, kept_services
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Tests run many small plans, each a few times: most of the time would go into compiling what is never hot.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Tests run many small plans, each a few times: most of the time would go into compiling what is never hot. Many small
+# JVMs share two cores, so none of them needs threads that collect garbage at the same time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A machine that is busy with other tests makes an example slow, and that is no finding.
 settings.register_profile("lockgate", deadline=None)
 settings.load_profile("lockgate")
@@ -59,10 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist writes the group of a test behind its name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, and start with tests that take long: small ones fill the gaps in the end."""
+    left_out = [item for item in items if uses_spark(item) and is_left_out(item)]
+    groups = {"spark-1": 0, "spark-2": 0}
+    group_of: dict[Path, str] = {}
+    for file, count in Counter(item.path for item in left_out if not item.get_closest_marker("prove")).most_common():
+        group_of[file] = min(groups, key=groups.__getitem__)
+        groups[group_of[file]] += count
     for item in items:
         if uses_spark(item):
-            is_of_services = bool(item.get_closest_marker("system")) and not item.get_closest_marker("smoke")
-            item.add_marker(pytest.mark.xdist_group("spark-and-services" if is_of_services else "spark"))
+            group = group_of.get(item.path, "spark-1") if is_left_out(item) else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: (not uses_spark(item), item.get_closest_marker("system") is None))
 
 
@@ -77,6 +85,12 @@ class Dealing(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealing:
     """Deal as above, whatever --dist says."""
     return Dealing(config, log)
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Does `make test` leave a test out?"""
+    marks = {mark.name for mark in item.iter_markers()}
+    return "slow" in marks or ("system" in marks and "smoke" not in marks)
 
 
 def uses_spark(item: pytest.Item) -> bool:

@@ -109,7 +109,7 @@ class KafkaCluster:
             home = self._home(node)
             (home / "server.properties").write_text(server_properties(self, node))
             (home / "log4j2.properties").write_text(_LOG4J)
-            command = [java, f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+            command = [java, f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:MaxGCPauseMillis=20"]
             command += classes
             command += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
             self.daemon(node).start([*command, "-cp", class_path, "kafka.Kafka", str(home / "server.properties")])
