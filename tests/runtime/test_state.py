@@ -445,10 +445,10 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
 @pytest.mark.slow
 def test_another_number_of_tasks_is_refused_before_anything_runs(tmp_path: Path) -> None:
     work(read(make_events(6)).key_by("k").rolling(total="sum(v)", name="sums"), tmp_path)
-    with pytest.raises(Refused, match=r"dealt out to 4 tasks, and .parallel\(3\) asks for 3") as refused:
+    with pytest.raises(Refused, match=r"dealt out to 2 tasks, and .parallel\(3\) asks for 3") as refused:
         work(read(make_events(9)).key_by("k").parallel(3).rolling(total="sum(v)", name="sums"), tmp_path)
-    assert ".parallel(4)" in refused.value.fix
-    _, sink = work(read(make_events(7)).key_by("k").parallel(4).rolling(total="sum(v)", name="sums"), tmp_path)
+    assert ".parallel(2)" in refused.value.fix
+    _, sink = work(read(make_events(7)).key_by("k").parallel(2).rolling(total="sum(v)", name="sums"), tmp_path)
     assert [row.total for row in sink.rows] == [0 + 3 + 6]
     again = read(make_events(9)).key_by("k").parallel(3).rolling(total="sum(v)", name="sums")
     _, sink = work(again, tmp_path, new_life=True)
