@@ -17,13 +17,13 @@ help:
 	@echo "make demo       start local services and run the demonstration"
 	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
 	@echo "make test       pure and Spark tests, and a smoke ring on real services; 9 minutes on two cores"
-	@echo "make test-all   the same and all other tests; under an hour  (make test-rest: only those others)"
+	@echo "make test-all   the same and all other tests; about 70 minutes  (make test-rest: only those others)"
 	@echo "make prove-all  200 kills and more; about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make coverage   branch coverage of the pure and Spark tests"
 	@echo "make check      format, lint, strict types, make test"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
 	@echo "make jars       only the Kafka connector and broker, HDFS, and what makes Java start quickly"
-	@echo "make lock       choose the versions of requirements.lock anew (needs uv)"
+	@echo "make lock       choose the versions of requirements.lock again (needs uv)"
 	@echo "make clean      stop the local services; remove .venv and caches (data in .lockgate stays)"
 
 demo: venv
