@@ -29,7 +29,7 @@ from lockgate.presenter.figures import METRICS as PRESENTER_METRICS
 from lockgate.runtime.metrics.figures import METRICS
 from lockgate.services.stack import Stack
 from support import records
-from support.process import LOCKGATE, Process, running
+from support.process import LOCKGATE, Process, parameters, running
 
 pytestmark = pytest.mark.system
 
@@ -189,7 +189,6 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
     kafka, broker = own_stack.kafka.servers, own_stack.status().kafka.brokers[0].pid
     create_topics(kafka, topics.values(), partitions=2, where="test")
     (tmp_path / "metered.py").write_text(textwrap.dedent(JOB))
-    parameters = [part for name, topic in {"servers": kafka, **topics}.items() for part in ("-p", f"{name}={topic}")]
 
     def send(values: list[bytes]) -> None:
         turns = itertools.cycle((0, 1))
@@ -197,7 +196,17 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
 
     receiver = Receiver()
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address, "OTEL_METRIC_EXPORT_INTERVAL": "500"}
-    arguments = ["metered.py", *parameters, "--metrics", "0", "--otel", "--log", "json", "--unhealthy-after", "8"]
+    arguments = [
+        "metered.py",
+        *parameters(servers=kafka, **topics),
+        "--metrics",
+        "0",
+        "--otel",
+        "--log",
+        "json",
+        "--unhealthy-after",
+        "8",
+    ]
     assert broker is not None
     try:
         with running(*LOCKGATE, "run", *arguments, cwd=tmp_path, environ=environment) as process:

@@ -21,6 +21,7 @@ from lockgate.runtime.lifecycle.marker import is_marked
 from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
 from lockgate.runtime.run import Run, run
 from lockgate.services.hdfs import Hdfs
+from support.process import parameters
 from support.records import by_key, read_json, send
 
 pytestmark = pytest.mark.system
@@ -50,8 +51,7 @@ class Payments:
     sent: int = 0  # payments of each card
 
     def target(self, name: str) -> list[str]:
-        told = {"servers": self.servers, "source": self.source, "name": name}
-        return ["totals.py", *(part for key, text in told.items() for part in ("-p", f"{key}={text}"))]
+        return ["totals.py", *parameters(servers=self.servers, source=self.source, name=name)]
 
     def send(self, count: int) -> None:
         """So many more payments of each card."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from kills.kill_matrix import Case
-from kills.kill_workloads import LETTERS, PARTITIONS, Event, Workload
+from kills.kill_workloads import DEAD_LETTERS, PARTITIONS, Event, Workload
 from lockgate.guarantees import Guarantee
 from lockgate.kafka.ledgertopic import ledger_topic
 from lockgate.kafka.topics import create_topics
@@ -235,7 +235,7 @@ class KillTrial:
         for label in (*self._outputs, *(["second"] if self.second else ())):
             owed = tuple(rows["out" if label == "second" else label])
             is_told = (
-                self.workload.is_ordered and label != f"out{LETTERS}"
+                self.workload.is_ordered and label != f"out{DEAD_LETTERS}"
             )  # a letter does not show the id of its event
             found[label] = Promise(self.guarantee, owed, is_ordered=is_told, tells_epochs=is_told)
         if self.postgres is not None:

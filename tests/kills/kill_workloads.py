@@ -30,7 +30,7 @@ from typing import Any
 from kafka.partitioner.default import murmur2
 
 PARTITIONS = 4
-LETTERS = "-letters"
+DEAD_LETTERS = "-letters"
 KEYS = [f"key-{number}" for number in range(16)]
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW = timedelta(seconds=10)
@@ -94,7 +94,7 @@ class Workload:
     @property
     def suffixes(self) -> list[str]:
         """Of the topics that it writes."""
-        return [*self.outputs, *([LETTERS] if self.settings else ())]
+        return [*self.outputs, *([DEAD_LETTERS] if self.settings else ())]
 
     def parameters(self, *, servers: str, name: str, read: str, write: str) -> dict[str, str]:
         """Of the job file."""
@@ -204,9 +204,9 @@ def _expect_letters(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]
     totals: dict[str, int] = {}
     for event in sent:
         if event["amount"] % 10 == 3:
-            yield LETTERS, None, {"event": event["id"], "step": "map", "reason": "ValueError: three"}
+            yield DEAD_LETTERS, None, {"event": event["id"], "step": "map", "reason": "ValueError: three"}
         elif event["amount"] % 10 == 4:
-            yield LETTERS, None, {"event": event["id"], "step": "totals", "reason": "ValueError: four"}
+            yield DEAD_LETTERS, None, {"event": event["id"], "step": "totals", "reason": "ValueError: four"}
         else:
             totals[event["name"]] = totals.get(event["name"], 0) + event["amount"]
             yield "", event["name"], {"id": event["id"], "name": event["name"], "total": totals[event["name"]]}

@@ -20,7 +20,7 @@ import pytest
 
 from kills.kill_matrix import Case, cases
 from kills.kill_trial import KillTrial, require
-from kills.kill_workloads import LETTERS, PARTITIONS, Event, Workload
+from kills.kill_workloads import DEAD_LETTERS, PARTITIONS, Event, Workload
 from lockgate.lab.rig.history import Read, Reader
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "system_usage.py"
@@ -60,7 +60,7 @@ def expect(sent: list[Event]) -> Iterator[tuple[str, str | None, Event]]:
     for event in sent:
         customer = event["customer"]
         if is_malformed(event):
-            yield LETTERS, None, {"event": event["id"], "step": "map", "reason": MALFORMED}
+            yield DEAD_LETTERS, None, {"event": event["id"], "step": "map", "reason": MALFORMED}
         else:
             counts[customer] += 1
             yield "", customer, {"customer": customer, "id": event["id"], "transactions": counts[customer]}
@@ -76,7 +76,7 @@ class Usage(Workload):
         return EXAMPLE.read_text()
 
     def parameters(self, *, servers: str, name: str, read: str, write: str) -> dict[str, str]:
-        topics = {"events": read, "usage": write, "letters": write + LETTERS}
+        topics = {"events": read, "usage": write, "letters": write + DEAD_LETTERS}
         return {"servers": servers, **topics, "mode": self.mode, "name": name}
 
     def compared(self, row: Event) -> bytes:
@@ -104,7 +104,7 @@ def usage(mode: str) -> Usage:
         expect=expect,
         is_ordered=mode == "exactly-once",
         guarantee=GUARANTEES[mode],
-        settings=LETTERS,
+        settings=DEAD_LETTERS,
         mode=mode,
     )
 
@@ -119,7 +119,7 @@ def test_usage_keeps_the_promise_of_its_mode_when_it_is_killed(case: Case, kafka
     print(result)
     require(result)
     assert not result.judged.count("foreign"), "a row that no event has"
-    rows, letters = (result.history.read_by(Reader.AFTER, output) for output in ("out", f"out{LETTERS}"))
+    rows, letters = (result.history.read_by(Reader.AFTER, output) for output in ("out", f"out{DEAD_LETTERS}"))
     assert len(rows) > 100
     assert letters
     if mode == "acks":

@@ -470,7 +470,7 @@ def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(site: Forg
 @pytest.mark.prove
 def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(site: Forgetful) -> None:
     with line_server() as server, replace(site, given={**site.given, "port": server.port}).driver() as driver:
-        # The first caller only looks whether somebody listens.
+        # The first caller only checks that the port is open.
         driver.wait_for("a caller", lambda: len(server.callers) == 2)
         server.say('{"id": 1}')
         driver.wait_for("rows", lambda: site.ids() == Counter([1]))

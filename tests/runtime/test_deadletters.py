@@ -1,4 +1,4 @@
-"""Letters read back from their sink, and sent back into a mended job: each event comes out once."""
+"""Letters read back from their sink, and sent back into a fixed job: each event comes out once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def half_or_nothing(row: Any) -> dict[str, Any]:
 
 
 class Halving:
-    """A place with a job that halves, and that can be mended."""
+    """A place with a job that halves, and that can be fixed."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -76,14 +76,14 @@ class Halving:
         self,
         function: Callable[[Any], Any] = half,
         *,
-        letters: Sink | None = None,
+        dead_letters: Sink | None = None,
         guarantee: Guarantee = EXACT,
         beside: bool = False,
     ) -> Job:
         read = self.events()
         outputs = [read.map(function, schema=HALVES).to("out", self.table("halves"))]
         outputs += [read.to("all", self.table("all_events"))] if beside else []
-        return Job("halves", *outputs, guarantee=guarantee, dead_letters=letters or self.table("letters"))
+        return Job("halves", *outputs, guarantee=guarantee, dead_letters=dead_letters or self.table("letters"))
 
     @property
     def checkpoint(self) -> str:
@@ -142,7 +142,7 @@ SYSTEM = pytest.mark.system
 def test_letters_are_read_back_from_every_sink_as_they_were_written(
     kind: str, guarantee: Guarantee, halving: Halving, request: pytest.FixtureRequest
 ) -> None:
-    job = halving.job(letters=sink_of(kind, halving.place, request), guarantee=guarantee)
+    job = halving.job(dead_letters=sink_of(kind, halving.place, request), guarantee=guarantee)
     halving.put('{"k":"a","v":2}', '{"k":"é\\u0000","v":0}', GARBAGE)
     halving.run(job)
     halving.put('{"k":"c","v":0}')
@@ -179,19 +179,19 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
 def test_a_mended_job_takes_each_letter_once(halving: Halving) -> None:
     halving.put('{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":0}')
     halving.run(halving.job())
-    mended = halving.job(half_or_nothing)
-    desk = halving.desk(mended)
+    fixed = halving.job(half_or_nothing)
+    desk = halving.desk(fixed)
     first, second = desk.letters()
     assert [one.is_sent for one in desk.send([first])] == [True]
-    halving.run(mended)
+    halving.run(fixed)
     keys = {letter.id: json.loads(letter.value or b"")["k"] for letter in (first, second)}
     assert halving.rows() == sorted([("a", 5), (keys[first.id], None)], key=repr)
-    desk = halving.desk(mended)
+    desk = halving.desk(fixed)
     assert [desk.standing(one) for one in desk.letters()] == [Standing.SENT, Standing.WAITING]
     sendings = desk.send(desk.letters())
     assert [(one.is_sent, one.told) for one in sendings] == [(False, "it was sent before"), (True, None)]
-    halving.run(mended)
-    halving.run(mended)
+    halving.run(fixed)
+    halving.run(fixed)
     assert halving.rows() == [("a", 5), ("b", None), ("c", None)]
     assert [one.is_sent for one in desk.send(desk.letters())] == [False, False]
     assert len(desk.letters()) == 2
@@ -217,10 +217,10 @@ def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(halving
     # At the same place in the source, so that they can be told to be of the same events.
     assert {one.place for one in new} == {one.place for one in old}
     assert [one.is_sent for one in desk.send([*old, *new])] == [False, False, True, True]
-    mended = halving.job(half_or_nothing)
-    halving.run(mended)
+    fixed = halving.job(half_or_nothing)
+    halving.run(fixed)
     assert halving.rows() == [("b", None)]
-    assert [one.attempts for one in halving.desk(mended).letters()] == [1, 1, 2, 2, 3]
+    assert [one.attempts for one in halving.desk(fixed).letters()] == [1, 1, 2, 2, 3]
 
 
 class Total(StatefulFunction):
@@ -264,10 +264,10 @@ def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(halving: Halv
 def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guarantee, halving: Halving) -> None:
     halving.put('{"k":"a","v":2}', '{"k":"b","v":0}')
     halving.run(halving.job(beside=True, guarantee=guarantee))
-    mended = halving.job(half_or_nothing, beside=True, guarantee=guarantee)
-    desk = halving.desk(mended)
+    fixed = halving.job(half_or_nothing, beside=True, guarantee=guarantee)
+    desk = halving.desk(fixed)
     (sending,) = desk.send(desk.letters())
-    halving.run(mended)
+    halving.run(fixed)
     assert sending.told is not None
     if guarantee is Guarantee.AT_LEAST_ONCE:
         assert (sending.is_sent, sending.told) == (True, "output 'all' has the event already, and gets it twice")
@@ -311,8 +311,8 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         return {"at": row.at, "record": row.record, "offset": row.offset, "trace": row.trace}
 
     halving.run(job(lambda row: {**half(row), **beside(row)}))
-    mended = job(lambda row: {**half_or_nothing(row), **beside(row)})
-    desk = halving.desk(mended)
+    fixed = job(lambda row: {**half_or_nothing(row), **beside(row)})
+    desk = halving.desk(fixed)
     letters = desk.letters()
     assert sorted(json.loads(one.value or b"")["k"] for one in letters) == ["k0", "k10", "k20"]
     for letter in letters:
@@ -321,9 +321,9 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         assert letter.headers == (("trace", b"\xfe%d" % number), ("empty", b""))
     assert len({letter.place for letter in letters}) == 3
     assert all(one.is_sent for one in desk.send(letters))
-    halving.run(mended)
+    halving.run(fixed)
     assert not any(one.is_sent for one in desk.send(desk.letters()))
-    halving.run(mended)
+    halving.run(fixed)
     out = read_json(kafka, f"{name}-out")
     assert sorted(row["k"] for row in out) == sorted(f"k{number}" for number in range(30))
     for row in out:
@@ -332,13 +332,13 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         if letter is not None:
             assert (row["half"], row["offset"]) == (None, letter.at)
             assert (b64decode(row["record"]), b64decode(row["trace"])) == (letter.key, letter.headers[0][1])
-    assert len(halving.desk(mended).letters()) == 3
+    assert len(halving.desk(fixed).letters()) == 3
 
 
 @pytest.mark.system
 def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, halving: Halving) -> None:
     topic = f"letters-{uuid4().hex[:8]}"
-    job = halving.job(letters=KafkaSink(topic=topic, servers=kafka))
+    job = halving.job(dead_letters=KafkaSink(topic=topic, servers=kafka))
     with pytest.raises(Refused, match=f"topic '{topic}' does not exist") as refused:
         halving.desk(job).letters()
     assert "run the job once" in refused.value.fix
@@ -489,7 +489,7 @@ def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
 )
 def test_letters_that_cannot_be_read_back(sink: Sink, told: str, halving: Halving) -> None:
     with pytest.raises(Refused, match=told) as refused:
-        halving.desk(halving.job(letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
+        halving.desk(halving.job(dead_letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
     assert refused.value.fix
 
 
@@ -499,4 +499,4 @@ def test_a_table_that_is_not_one_of_letters(halving: Halving) -> None:
     with pytest.raises(Refused, match="there is no table 'letters'"):
         halving.desk(halving.job()).letters()
     with pytest.raises(Refused, match=r"table 'other' has no column job, life, .* so it is not one of letters"):
-        halving.desk(halving.job(letters=halving.table("other"))).letters()
+        halving.desk(halving.job(dead_letters=halving.table("other"))).letters()
