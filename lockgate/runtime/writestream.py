@@ -26,7 +26,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import RunningQuery, running_query
-from lockgate.runtime.lifecycle.holding import hold
+from lockgate.runtime.lifecycle.holding import Hold, hold
 from lockgate.runtime.lifecycle.marker import mark_if_missing
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sinks.kafka import KafkaSink
@@ -98,15 +98,14 @@ def write_stream(
     if name in _open:
         _open[name].close()
     _open[name] = kafka
-    held: set[str] = set()  # starts of the query that hold their checkpoint
+    held: dict[str, Hold | None] = {}  # what each start of the query holds of its checkpoint
     marked: set[str] = set()  # checkpoints that say whose they are
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
     def write(rows: DataFrame, epoch: int) -> None:
         query = running_query(spark)
         if query.run not in held:
-            _hold_until_it_ends(query, name, spark)
-            held.add(query.run)
+            held[query.run] = _hold_until_it_ends(query, name, spark)
         try:
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
@@ -124,6 +123,9 @@ def write_stream(
                 query_run=query.run,
             )
         except Exception as error:
+            # The query ends with it. Whoever has seen that may want to change the checkpoint at once.
+            if (holding := held[query.run]) is not None:
+                holding.close()
             told = kafka.first_error(error)
             if told is not None and told is not error:
                 raise told from error
@@ -133,11 +135,11 @@ def write_stream(
     return writer.foreachBatch(write)
 
 
-def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> None:
+def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> Hold | None:
     """Let no command change the checkpoint of a query that runs."""
     held = hold(query.checkpoint.local, name)
     if held is None:
-        return
+        return None
     running = spark._jsparkSession.streams().get(query.id)
 
     def let_go() -> None:
@@ -146,6 +148,7 @@ def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> 
         held.close()
 
     threading.Thread(target=let_go, name=f"lockgate-hold-{name}", daemon=True).start()
+    return held
 
 
 def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:
