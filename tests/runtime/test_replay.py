@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS = timedelta(seconds=30)
-FILES, HISTORY, PER_FILE = 6, 4, 33
+FILES, HISTORY, PER_FILE = 4, 3, 50
 Sinks = dict[str, MemorySink]
 
 
