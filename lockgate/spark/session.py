@@ -26,6 +26,7 @@ from lockgate.spark import shipping, workers
 from lockgate.spark.classes import spark_classes
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.java import find_java
+from lockgate.spark.localfiles import LOCAL_FILES, local_files
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -199,8 +200,12 @@ def _start_own(wanted: SessionPlan) -> SparkContext:
         conf.set(name, value)
     if is_local_master(master):
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-    if wanted.jars:
-        conf.set("spark.jars", ",".join(str(jar) for jar in wanted.jars))
+    jars = list(wanted.jars)
+    if (own := local_files(java)) is not None:
+        jars.append(own)
+        conf.setAll(list(LOCAL_FILES.items()))
+    if jars:
+        conf.set("spark.jars", ",".join(map(str, jars)))
     wanted.log_file.parent.mkdir(parents=True, exist_ok=True)
     told_java = [f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}"]
     told_java += spark_classes().options(java)
