@@ -162,6 +162,16 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
         caps.append(_source_cap(source, source.step.source.ability))
+    if graph.job.guarantee is Guarantee.AT_MOST_ONCE:
+        caps.append(
+            Cap(
+                guarantee=Guarantee.AT_MOST_ONCE,
+                part=f"job {graph.job.name!r}",
+                where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
+                reason="it is run at most once: a failure costs the events in hand and all state",
+                cure="declare guarantee=Guarantee.AT_LEAST_ONCE, or more",
+            )
+        )
     if trail.wild_above_state is not None:
         danger = "state that is rebuilt could differ from rows already out"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))

@@ -72,6 +72,13 @@ def require_columns(sql: str, flow: Flow, where: str, beside: Sequence[str] = ()
     for name in sorted(facts.columns) if facts else ():
         if name.lower() not in others:
             require_column(name, flow, where, sql=sql)
+    for name in sorted(facts.bare) if facts and flow.columns is not None else ():
+        if name.lower() not in others and not can_see(name, flow):
+            raise BadJob(
+                f"there is no column {name!r}, which {sql!r} names, so Spark would take it for a function",
+                where=where,
+                fix=f"name a column that exists; if you mean the function, write {name}()",
+            )
 
 
 def require_column(name: str, flow: Flow, where: str, sql: str | None = None) -> None:

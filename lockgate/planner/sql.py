@@ -14,16 +14,14 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-# Spark fixes current_timestamp per epoch and logs it with the epoch, so it is replayed as it was; these are not.
-_NONDETERMINISTIC = (
-    *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "now", "current_time"),
-    *("spark_partition_id", "monotonically_increasing_id", "reflect", "try_reflect", "java_method"),
-    *("input_file_name", "input_file_block_start", "input_file_block_length"),
-    # The rows of an epoch are replayed in another order, and these depend on it.
-    *("first", "first_value", "last", "last_value", "any_value", "collect_list", "collect_set", "array_agg"),
-    *("listagg", "string_agg", "max_by", "min_by", "mode", "percentile_approx", "approx_percentile"),
-)
-_NONDETERMINISTIC_CALL = re.compile(rf"\b({'|'.join(_NONDETERMINISTIC)})\s*\(", re.IGNORECASE)
+from lockgate.planner.functions import CHANGING, STEADY
+
+_CALL = re.compile(r"\b(\w+)\s*\(")
+# Spark reads these words as moments, and does not keep with an epoch which ones they were.
+_MOMENT = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b[^']*'", re.IGNORECASE)
+_OF_TIME = re.compile(r"\b(date|timestamp\w*|cast|try_cast|(try_)?to_date|(try_)?to_timestamp\w*)\b|::", re.IGNORECASE)
+# With a precision, Spark reads the clock again when an epoch is repeated.
+_PRECISE_CLOCK = re.compile(r"\b(current_timestamp|localtimestamp)\s*\(\s*[^\s)]", re.IGNORECASE)
 _GENERATOR_CALL = re.compile(
     r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|variant_explode\w*)\s*\(",
     re.IGNORECASE,
@@ -52,11 +50,16 @@ _IDEMPOTENT = frozenset(
 _WITHOUT_BRACKETS = frozenset({"user", "session_user", "current_user", "current_time"})
 
 
+# Spark's parser makes other functions of these, so they are in no list of functions.
+_OF_THE_GRAMMAR = frozenset({"timestampadd", "timestampdiff", "timediff"})
+
+
 @dataclass(frozen=True)
 class Facts:
     """What an expression uses."""
 
     columns: frozenset[str]
+    bare: frozenset[str]  # names that Spark reads as functions where no column has them
     functions: frozenset[str]
     is_aggregate: bool
     is_distinct: bool  # an aggregate over distinct values, which Spark does not have in a stream
@@ -71,8 +74,11 @@ def read_expression(sql: str) -> Facts | None:
     bound = {parameter.name.lower() for node in tree.find_all(exp.Lambda) for parameter in node.expressions}
     # `a.b` is field b of column a: what must exist is the first part.
     columns = {node.parts[0].name for node in tree.find_all(exp.Column) if not _is_no_column(node)}
+    free = {name for name in columns if name.lower() not in bound}
+    bare = frozenset(name for name in free if name.lower() in _WITHOUT_BRACKETS)
     return Facts(
-        columns=frozenset(name for name in columns if name.lower() not in bound | _WITHOUT_BRACKETS),
+        columns=frozenset(free - bare),
+        bare=bare,
         functions=frozenset(_function_name(node) for node in tree.find_all(exp.Func, exp.Any)),
         is_aggregate=any(_is_aggregate(node) for node in tree.walk()),
         is_distinct=tree.find(exp.Distinct) is not None,
@@ -81,12 +87,26 @@ def read_expression(sql: str) -> Facts | None:
 
 @lru_cache(maxsize=2048)
 def find_nondeterministic(sql: str) -> str | None:
-    """The function that gives another result on a replay, if the expression calls one.
+    """What gives another result on a replay, if the expression has such a thing: a function by its name, or a moment.
 
-    A guarantee hangs on it, so it is searched in the text, where no parser's own names come in between.
+    A guarantee hangs on it, so functions are searched in the text, where no parser's own names come in between. One
+    that Spark does not have is the user's own, and could be anything.
+
+    >>> find_nondeterministic("price * rand()"), find_nondeterministic("DATE'today'"), find_nondeterministic("max(n)")
+    ('RAND', "'today'", None)
     """
-    found = _NONDETERMINISTIC_CALL.search(_NO_CODE.sub(" ", sql.replace("`", "")))
-    return found.group(1).upper() if found else None
+    code = _NO_CODE.sub(" ", sql.replace("`", ""))
+    called = [call[1].lower() for call in _CALL.finditer(code)]
+    changing = next((name for name in called if name in CHANGING), None)
+    if changing is not None:
+        return changing.upper()
+    if (clock := _PRECISE_CLOCK.search(code)) is not None:
+        return clock[1].upper()
+    if (moment := _MOMENT.search(sql)) is not None and _OF_TIME.search(code) is not None:
+        return moment[0]
+    tree = _parse(sql)
+    unknown = [node.name for node in tree.find_all(exp.Anonymous)] if tree is not None else []
+    return next((name.upper() for name in unknown if name.lower() not in STEADY | _OF_THE_GRAMMAR), None)
 
 
 def makes_rows(sql: str) -> bool:

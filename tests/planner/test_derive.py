@@ -337,6 +337,15 @@ def test_an_output_that_is_declared_lower_counts_for_itself_only() -> None:
     assert found.refusal() is None
 
 
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_job_reaches_no_more_than_it_is_run_with(delivery: Delivery) -> None:
+    """A keyed maximum into an upsert would be exactly-once, if the run did not forget its state after a failure."""
+    largest = events().key_by("k").rolling(largest="max(x)").to("out", AnySink(delivery))
+    found = plan(Job("job", largest, guarantee=Guarantee.AT_MOST_ONCE))
+    assert found.reached is Guarantee.AT_MOST_ONCE
+    assert found.refusal() is None
+
+
 def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> None:
     source = events(kind="not replayable")
     found = plan(Job("job", source.to("out", AnySink()), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))

@@ -1,0 +1,44 @@
+"""Every built-in function of the installed Spark is known: does it give the same again when an epoch is repeated?"""
+
+import re
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lockgate.planner.functions import CHANGING, STEADY
+
+
+def test_no_function_is_in_both_lists() -> None:
+    assert CHANGING.keys() & STEADY == set()
+
+
+def built_in(spark: SparkSession) -> set[str]:
+    """The names of functions; operators such as + are no calls."""
+    return {name for (name,) in spark.sql("SHOW SYSTEM FUNCTIONS").collect() if re.fullmatch(r"\w+", name)}
+
+
+@pytest.mark.spark
+def test_every_function_of_spark_is_in_one_of_the_lists(spark: SparkSession) -> None:
+    assert built_in(spark) - CHANGING.keys() - STEADY == set(), "not known yet: does it give the same again?"
+    assert (CHANGING.keys() | STEADY) - built_in(spark) == set(), "no function of this Spark"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_spark_calls_not_deterministic_is_not_steady(spark: SparkSession) -> None:
+    """Asked of Spark by the examples in its own descriptions."""
+    looked_at = 0
+    wrong: set[str] = set()
+    for name in sorted(STEADY):
+        for (text,) in spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect():
+            for example in re.findall(r"> (SELECT .*?);", text, re.DOTALL)[:2]:
+                try:
+                    plan = spark.sql(example)._jdf.queryExecution().analyzed()
+                except (PySparkException, Py4JJavaError):
+                    continue  # it needs a table, or is meant to fail
+                looked_at += 1
+                wrong |= set() if plan.deterministic() else {name}
+    assert looked_at > 400
+    assert wrong == set()
