@@ -5,7 +5,8 @@ from the rows where it is missing. What SQLite has no type for is kept as text: 
 are written, arrays and structs as JSON.
 
     without a key   rows are added
-    with a key      the last row of a key in an epoch replaces what the table has under it
+    with a key      the last row of a key in an epoch replaces what the table has under it; a key is never null, because
+                    SQL takes no null for the same as another one, and the row would be added each time
     deleted         a last row for which this SQL holds removes its key
 """
 
@@ -29,6 +30,7 @@ from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
 from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
+from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
@@ -36,7 +38,7 @@ from lockgate.sinks.collecting import collect_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 _BUSY_SECONDS = 60.0
@@ -108,6 +110,16 @@ class SqliteSink(CommittingSink):
 
     def prepare(self, rows: DataFrame) -> DataFrame:
         return mark_deleted(rows, self.deleted)
+
+    def refusal(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """A null in the key."""
+        from pyspark.sql import functions as F
+
+        reason = F.when(F.lit(False), F.lit(""))
+        for name in self.key:
+            value = F.col(quote(name) if within is None else f"{within}.{quote(name)}")
+            reason = reason.when(value.isNull(), F.lit(f"{name} is null, and is part of the key"))
+        return reason if self.key else None
 
     def execution(self, *, is_exact: bool) -> tuple[str, str]:
         return "driver", "all rows pass through the driver"
@@ -284,9 +296,11 @@ class _Staging:
     def make(self, connection: sqlite3.Connection, rows: DataFrame) -> None:
         """Make both tables, where they are not there, and check that the rows fit."""
         kinds = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
+        keys = {name.lower() for name in self.sink.key}
         columns = [f"{_quote(name)} {_kind(kind)}" for name, kind in kinds.items()]
+        strict = [f"{one} NOT NULL" if name.lower() in keys else one for name, one in zip(kinds, columns, strict=True)]
         key = [f"PRIMARY KEY ({', '.join(map(_quote, self.sink.key))})"] if self.sink.key else []
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {_quote(self.sink.table)} ({', '.join([*columns, *key])})")
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {_quote(self.sink.table)} ({', '.join([*strict, *key])})")
         there = {row[1] for row in connection.execute(f"PRAGMA table_info({_quote(self.sink.table)})")}
         missing = [name for name in kinds if name not in there]
         if missing:
@@ -303,6 +317,14 @@ class _Staging:
         name = secrets.token_hex(8)
         columns = [column for column in rows.columns if column != DELETED]
         found = collect_rows(rows)
+        keys = [column for column in columns if column.lower() in {name.lower() for name in self.sink.key}]
+        null = next((key for row in found for key in keys if row[key] is None), None)
+        if null is not None:  # a table that was made by others may take it, and would have the row twice after a replay
+            raise Failed(
+                f"{null} is null in a row for table {self.sink.table!r}, and is part of the key",
+                where=self.sink.resource,
+                fix="leave such rows out (where), or say where they go instead: Job(..., dead_letters=...)",
+            )
         marks = ", ".join("?" * (len(columns) + 3))
         into = ", ".join(["lockgate_name", "lockgate_number", "lockgate_deleted", *map(_quote, columns)])
         # Number 0 stands for the name itself, so that an epoch without rows can be told from one that is gone.

@@ -66,6 +66,28 @@ class TestModes(Sqlite):
         resource.publish(resource.stage({"out": sink.prepare(second["out"])}, 1), SECOND, after=FIRST)
         assert sorted(self.seen()) == [(1, "newer"), (4, "back")]
 
+    @pytest.mark.parametrize("there", [False, True], ids=["made by the sink", "made by others"])
+    def test_a_key_that_is_null_stops_the_epoch_and_leaves_it_out_whole(self, there: bool) -> None:
+        if there:
+            query(self.path, "CREATE TABLE out (id INTEGER, name TEXT, PRIMARY KEY (id, name))")  # takes null, too
+        sink = self.sink(key="ID" if there else "id")
+        resource = sink.open(opening(sink, self._spark, is_deciding=True))
+        frame = self._spark.createDataFrame([(1, "one"), (None, "none")], "id INT, name STRING")
+        with pytest.raises(Failed, match="id is null in a row for table 'out', and is part of the key") as caught:
+            resource.stage({"out": frame}, 0)
+        assert not isinstance(caught.value, EpochFailed)
+        assert list(resource.leftovers()) == []
+        with pytest.raises(Failed, match="id is null"):
+            sink.write(frame, 0)
+        assert list(self.seen()) == []
+
+    def test_a_key_that_is_null_is_told_for_a_dead_letter(self) -> None:
+        frame = self._spark.createDataFrame([(1, "one"), (None, "none")], "id INT, name STRING")
+        refusal = self.sink(key="id").refusal(frame, within=None, where="test")
+        assert refusal is not None
+        assert [row[0] for row in frame.select(refusal).collect()] == [None, "id is null, and is part of the key"]
+        assert self.sink().refusal(frame, within=None, where="test") is None
+
     def test_every_type_comes_back_as_it_was_or_as_text(self) -> None:
         at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
         frame = self.spark().createDataFrame(
