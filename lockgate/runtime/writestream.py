@@ -31,7 +31,7 @@ from lockgate.runtime.lifecycle.marker import mark_if_missing
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
-from lockgate.spark.session import refuse_speculation
+from lockgate.spark.session import refuse_mixed_retries, refuse_speculation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -93,6 +93,7 @@ def write_stream(
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
     refuse_speculation(spark.sparkContext)
+    refuse_mixed_retries(spark)
     kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
     # A program that starts its query again calls this again; the writer before it is of no use any more.
     if name in _open:

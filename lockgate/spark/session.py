@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 TASK_ATTEMPTS = 4
 LOG_FILE_MB, LOG_FILES = 50, 5
 
+# A task that is tried again may give other rows, or the same in another order. Spark notices that by a checksum of what
+# the task shuffles, and repeats all that read the rows of the first try: else some would have these and others those.
+KEEPS_RETRIES_TRUE = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+
 # What a job means hangs on these; they hold for the query's own session.
 QUERY_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -47,6 +54,7 @@ QUERY_SETTINGS = {
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
     "spark.sql.optimizer.enableCsvExpressionOptimization": "false",
     "spark.sql.csv.parser.columnPruning.enabled": "false",
+    **KEEPS_RETRIES_TRUE,
     # State lives on disk, and its changes are written with every epoch.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -344,6 +352,18 @@ def is_local(context: SparkContext) -> bool:
 def is_local_master(master: str) -> bool:
     """Does this master mean the driver's own process?"""
     return bool(re.match(r"local($|\[)", master))
+
+
+def refuse_mixed_retries(session: SparkSession) -> None:
+    """Refuse a session in which a task that is tried again may mix its rows with those of the first try."""
+    off = [name for name, value in KEEPS_RETRIES_TRUE.items() if session.conf.get(name) != value]
+    if off:
+        raise Refused(
+            f"{off[0]} is off: a task that is tried again and gives other rows would go unnoticed, and rows be lost or"
+            " doubled",
+            where=_where(session.sparkContext),
+            fix=f'leave it on: spark.conf.set("{off[0]}", "true")',
+        )
 
 
 def refuse_speculation(context: SparkContext) -> None:

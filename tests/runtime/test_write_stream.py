@@ -19,6 +19,7 @@ from lockgate.kafka.topics import create_topics
 from lockgate.runtime.lifecycle.holding import is_held
 from lockgate.runtime.lifecycle.marker import is_marked
 from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.spark.session import KEEPS_RETRIES_TRUE
 from support.records import make_topics, read, send, unique
 from support.waiting import wait_for
 
@@ -181,6 +182,12 @@ def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -
     wild = frame.withColumn("lot", F.rand()).groupBy("lot").count()
     with pytest.raises(BadJob, match="not deterministic feeds state"):
         write_stream(wild, to=sink, name="x", checkpoint="/nowhere")
+    for name in KEEPS_RETRIES_TRUE:
+        session = program.spark.newSession()
+        session.conf.set(name, "false")
+        other = session.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+        with pytest.raises(Refused, match=f"{name} is off"):
+            write_stream(other, to=sink, name="x", checkpoint="/nowhere")
     with pytest.raises(Refused, match="Spark Connect"):
         write_stream(object(), to=sink, name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
 
