@@ -16,9 +16,11 @@ of such rows by comparing them, and a verdict over them is unknown: here are the
 
 from __future__ import annotations
 
+import dis
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType, FunctionType
 
 from lockgate.dataflow.aggregates import Aggregate
@@ -147,8 +149,8 @@ def _why(graph: LogicalGraph, node: Node) -> Iterator[str]:
 def _why_function(function: StatefulFunction) -> Iterator[str]:
     if any(state.ttl_us is not None for state in states_of(function).values()):
         yield "forgets states by the clock (ttl=)"
-    named = {name for method in _methods(function) for name in _names(method.__code__)}
-    yield from (why for name, why in _BY_EPOCH.items() if name in named)
+    asked = _asked_of_context(function)
+    yield from (why for name, why in _BY_EPOCH.items() if name in asked)
 
 
 def _methods(function: StatefulFunction) -> Iterator[FunctionType]:
@@ -159,9 +161,49 @@ def _methods(function: StatefulFunction) -> Iterator[FunctionType]:
         yield from (method for method in vars(one).values() if isinstance(method, FunctionType))
 
 
+def _asked_of_context(function: StatefulFunction) -> set[str]:
+    """The names that a function asks its context for; a column may have the same names, and is none of them.
+
+    Where the context is handed on (to a helper, into a variable), every name in the code may be asked of it.
+    """
+    asked: set[str] = set()
+    for method in _methods(function):
+        if method.__name__ in ("process", "on_timer"):
+            found = _asked_of(method.__code__.co_varnames[2:3], method.__code__)
+            if found is None:
+                return {name for each in _methods(function) for name in _names(each.__code__)}
+            asked |= found
+    return asked
+
+
+def _asked_of(variable: Sequence[str], code: CodeType) -> set[str] | None:
+    """The attributes of a variable that code reads, code inside of it too; None where it does more with it."""
+    asked: set[str] = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG")]
+    for step, after in pairwise(steps):
+        loaded = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # one step may load two variables
+        if not step.opname.startswith("LOAD_") or not {*loaded} & {*variable}:
+            continue
+        is_shared = bool({*variable} & {*code.co_cellvars, *code.co_freevars})
+        if step.opname == "LOAD_CLOSURE" or (is_shared and step.opname.startswith("LOAD_FAST")):
+            continue  # it is handed to code inside, which is looked at below
+        if loaded[-1] not in variable or after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return None
+        asked.add(after.argval)
+    for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
+        if {*variable} & {*inner.co_freevars}:
+            found = _asked_of(variable, inner)
+            if found is None:
+                return None
+            asked |= found
+    return asked
+
+
 def _names(code: CodeType) -> set[str]:
+    """All names and texts in code: one of them may be what `getattr` asks for."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return {*code.co_names}.union(*map(_names, inner))
+    texts = {one for one in code.co_consts if isinstance(one, str)}
+    return texts.union(code.co_names, *map(_names, inner))
 
 
 def _ways_before(graph: LogicalGraph, node: Node) -> int:

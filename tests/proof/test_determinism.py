@@ -38,6 +38,51 @@ class Alarming(Waiting):
         return [context.at(row.at) for _ in range(1)] and None
 
 
+class Naming(Counting):
+    """Reads columns that are called as what a context has."""
+
+    def process(self, row: Any, context: Any) -> Any:
+        yield from ((context.key.k, one) for one in (row.at, row.after, row.watermark, row.is_late))
+
+    def on_timer(self, timer: Any, context: Any) -> Any:
+        return [(timer.at, context.key.k)]
+
+
+class HandingOn(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        self.wait(context)
+
+    def wait(self, context: Any) -> None:
+        context.at(0)
+
+
+class Renaming(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        other = context
+        other.at(row.v)
+
+
+class ByName(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        getattr(context, "at")(row.v)  # noqa: B009
+
+
+class ByDefault(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        def wait(one: Any = context) -> None:
+            one.at(row.v)
+
+        wait()
+
+
+class Inside(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        def wait() -> None:
+            context.at(row.v)
+
+        wait()
+
+
 def source(name: str = "in") -> Stream:
     return stream(name, KafkaSource(topic=name, servers="h:1", value="k STRING, v DOUBLE, at TIMESTAMP"))
 
@@ -73,6 +118,10 @@ def reasons(*last: Stream, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, **mor
         (lambda: source().key_by("k").process(Forgetting()), "ttl="),
         (lambda: source().key_by("k").process(Waiting()), "timers by the clock"),
         (lambda: timed().key_by("k").process(Alarming()), "due when an epoch ends"),
+        *(
+            (lambda function=function: timed().key_by("k").process(function()), "due when an epoch ends")
+            for function in (HandingOn, Renaming, ByName, ByDefault, Inside)
+        ),
         (lambda: source().merge(source("b")).key_by("k").rolling(n="count(*)"), "have none between them"),
     ],
 )
@@ -88,6 +137,7 @@ def test_a_job_without_one_answer_is_found(last: Callable[[], Stream], why: str)
         lambda: source().where("k = 'current_timestamp' OR k = 'rand()'"),
         lambda: source().key_by("k").rolling(n="sum(v)"),
         lambda: source().key_by("k").process(Counting()),
+        lambda: timed().key_by("k").process(Naming()),
         lambda: minutes(timed()).aggregate(n="count(*)", x="avg(v)"),
         lambda: minutes(source().merge(source("b")).event_time("at", lateness="1 minute")).aggregate(n="count(*)"),
         lambda: minutes(timed(late=Late.CORRECT, allowed="1 hour")).aggregate(n="count(*)"),
