@@ -139,9 +139,14 @@ def prove_file(
             strikes_per_trial=strikes_per_trial,
         )
         verdict = proof.prove(results, numbers)
-    return Proven(
-        Report(verdict, _machine(), settings.command(wish.seed, wish.kills), skipped(tried_plan, kinds, ground)), home
+    report = Report(
+        verdict,
+        _machine(),
+        settings.command(wish.seed, wish.kills),
+        skipped(tried_plan, kinds, ground),
+        tuple(map(str, reasons)),
     )
+    return Proven(report, home)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from lockgate.faultpoints import FaultPoint
 from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.proof.counterexample import visible
 from lockgate.proof.drawing import draw_histogram, draw_time_line
-from lockgate.proof.report import ABOUT_THE_TRIALS, FAILURES_MAX, MEANINGS, Report
+from lockgate.proof.report import ABOUT_THE_TRIALS, FAILURES_MAX, MEANINGS, UNSTEADY, Report
 from lockgate.proof.verdict import Cell
 
 _SIGNS = {Outcome.HOLDS: "✓", Outcome.BROKEN: "✕", Outcome.UNKNOWN: "?", Outcome.NOT_PROMISED: "·"}
@@ -36,6 +36,7 @@ def write_page(report: Report) -> str:
         _totals(report),
         _counterexample(report),
         _map(report),
+        _unsteady(report),
         _skipped(report),
         _checks(report),
         _recovery(report),
@@ -194,6 +195,13 @@ def _passages(points: Iterable[str]) -> str:
     return f'<dl class="passages">\n{told}</dl>' if told else ""
 
 
+def _unsteady(report: Report) -> str:
+    if not report.unsteady:
+        return ""
+    items = "".join(f"<li>{_shown(reason)}</li>\n" for reason in report.unsteady)
+    return _section("Why rows were not compared", f"<p>{UNSTEADY}</p>\n<ul>\n{items}</ul>")
+
+
 def _skipped(report: Report) -> str:
     if not report.skipped:
         return ""
@@ -205,6 +213,11 @@ def _skipped(report: Report) -> str:
 
 
 # -- what was found ---------------------------------------------------------------------------------------------------
+
+
+def _why_unknown(report: Report, checker: str) -> str:
+    why = report.why_unknown(checker)
+    return f"<p><small>not known: {_shown(why)}</small></p>" if why else ""
 
 
 def _checks(report: Report) -> str:
@@ -244,7 +257,8 @@ def _check(report: Report, name: str) -> str:
     return (
         f'<tr role="row"><th role="rowheader" scope="row">{name}</th>'
         f'<td role="cell" class="sign {_CLASSES[outcome]}">{_SIGNS[outcome]} {report.result(name)}</td>'
-        f'<td role="cell" class="number">{number}</td><td role="cell">{MEANINGS[name]}</td></tr>\n'
+        f'<td role="cell" class="number">{number}</td>'
+        f'<td role="cell">{MEANINGS[name]}{_why_unknown(report, name)}</td></tr>\n'
     )
 
 

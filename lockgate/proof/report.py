@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,6 +48,11 @@ _SHARES = {"p50": 0.5, "p99": 0.99, "longest": 1.0}
 _MEANING_ROOM_MIN = 60  # in less room than this, what a check means is left away
 
 
+UNSTEADY = (
+    "The job may give other rows in another run, so what came could not be compared with what an undisturbed run gave:"
+)
+
+
 @dataclass(frozen=True)
 class Report:
     """A verdict with what is said about it."""
@@ -56,6 +61,7 @@ class Report:
     machine: Mapping[str, str]
     command: str  # that made it
     skipped: Mapping[str, str] = field(default_factory=dict)  # faults that could not be tried here: why
+    unsteady: Sequence[str] = ()  # why another run of the job may give other rows, so that none could be compared
 
     @property
     def sentence(self) -> str:
@@ -122,6 +128,11 @@ class Report:
         asked = (trial.checks.get(checker) for trial in trials)
         alike = sum((Outcome.UNKNOWN if one is None else one.outcome) is outcome for one in asked)
         return outcome.value if alike in (0, len(trials)) else f"{outcome.value} in {alike:,} of {len(trials):,}"
+
+    def why_unknown(self, checker: str) -> str:
+        """Why a checker could not say how it ended, by the first such trial; one that was not judged tells its own."""
+        asked = (trial.checks.get(checker) for trial in self.verdict.trials)
+        return next((one.reason for one in asked if one is not None and one.outcome is Outcome.UNKNOWN), "")
 
     @property
     def row_count(self) -> int:
@@ -191,7 +202,15 @@ class Report:
             "rows": self.row_count,
             "faults": verdict.strike_count,
             "kills": verdict.kill_count,
-            "checks": {name: {"outcome": self.check(name).value, "count": verdict.count(name)} for name in MEANINGS},
+            "checks": {
+                name: {
+                    "outcome": self.check(name).value,
+                    "count": verdict.count(name),
+                    "why_unknown": self.why_unknown(name),
+                }
+                for name in MEANINGS
+            },
+            "unsteady": list(self.unsteady),
             "table": [
                 {"fault": kind, "point": point, **asdict(cell), "outcome": cell.outcome.value}
                 for (kind, point), cell in verdict.table.items()
@@ -219,6 +238,7 @@ class Report:
         blocks = [
             wrap(f"{verdict.outcome.value.upper()}: {self.sentence}", width),
             [line for told in (self.promise, self.allowed) if told for line in wrap(told, width)],
+            self._unsteady_lines(width),
             self._fault_lines(width),
             self._skipped_lines(width),
             self._check_lines(width),
@@ -248,6 +268,10 @@ class Report:
             lines += [line.replace("~", " ") for line in wrap(told, width, f"  {kind:<{room}}  {total:>5,}  ")]
         return lines
 
+    def _unsteady_lines(self, width: int) -> list[str]:
+        lines = [line for reason in self.unsteady for line in wrap(reason, width, "  ")]
+        return [*wrap(UNSTEADY, width), *lines] if lines else []
+
     def _skipped_lines(self, width: int) -> list[str]:
         room = max(map(len, self.skipped), default=0)
         lines = [line for kind, why in self.skipped.items() for line in wrap(why, width, f"  {kind:<{room}}  ")]
@@ -262,6 +286,8 @@ class Report:
             head = f"  {name:<{names}}  {result:<{room}}  {number:>7}"
             is_told = width - len(head) - 2 >= _MEANING_ROOM_MIN
             lines += wrap(MEANINGS[name], width, f"{head}  ") if is_told else [head.rstrip()]
+            why = self.why_unknown(name)
+            lines += wrap(f"not known: {why}", width, "    ") if why else []
         return lines
 
 

@@ -83,6 +83,7 @@ HOSTILE_ONE = Report(
     machine={HOSTILE: HOSTILE},
     command=HOSTILE,
     skipped={HOSTILE: HOSTILE},
+    unsteady=(HOSTILE,),
 )
 ALL = [HOLDING, BROKEN, UNKNOWN, NOTHING, LARGE]
 NAMES = ["holding", "broken", "unknown", "nothing", "large"]
@@ -237,6 +238,24 @@ def test_faults_that_were_skipped_are_told_with_the_reason() -> None:
     assert "tried here" not in write_page(HOLDING) + HOLDING.as_text(width=80)
 
 
+def test_the_reason_of_every_unknown_is_told() -> None:
+    why = "process 'gaps' sets timers, which are due when an epoch ends (process 'gaps', declared at payments.py:7)"
+    checks = {**trial(0).checks, "lost": Check(Outcome.UNKNOWN, reason="nothing to <compare> with")}
+    given = replace(report(replace(trial(0), checks=checks)), unsteady=(why,))
+    page, text = write_page(given), " ".join(given.as_text(100).split())
+    assert "Why rows were not compared" in page
+    for told in (why, "not known: nothing to <compare> with"):
+        assert told in " ".join(Page(page).texts)
+        assert told in text
+    facts = given.as_json()
+    assert facts["unsteady"] == [why]
+    assert facts["checks"]["lost"]["why_unknown"] == "nothing to <compare> with"
+    assert facts["checks"]["duplicated"]["why_unknown"] == ""
+    assert "no <broker>" in UNKNOWN.as_text(100)
+    assert "not known" not in HOLDING.as_text(100)
+    assert "Why rows were not compared" not in write_page(HOLDING)
+
+
 def test_a_check_that_was_not_asked_in_every_trial_does_not_hold() -> None:
     assert UNKNOWN.check("lost") is Outcome.UNKNOWN
     assert HOLDING.check("lost") is Outcome.HOLDS
@@ -294,7 +313,7 @@ def test_a_broken_one_shows_its_counterexample_and_how_to_see_it_again() -> None
 def test_trials_that_do_not_hold_are_named_up_to_a_number() -> None:
     text = Page(write_page(UNKNOWN)).text
     assert "The first 10 of 14." in text
-    assert text.count("no <broker>") == 10
+    assert text.count("no <broker>") == 10 + 1  # and the first of them beside the check
     assert "--seed 1 --trial 10" in text
 
 
