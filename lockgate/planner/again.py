@@ -15,7 +15,6 @@ from collections.abc import Collection
 
 from lockgate.dataflow.exchange import Strategy
 from lockgate.dataflow.steps import Exchanged, Join, Keyed, Letters, Merge, Select, Transform, Write
-from lockgate.planner.derive import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.sql import makes_rows
 
@@ -29,7 +28,6 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
         return (f"{step!r} or {source!r} is not in the job any more, so nobody can tell who has the event already",)
     past = _reached(graph, source, without=step)
     before = [node for node in graph.nodes if node.name in past and step in _reached(graph, node.name)]
-    behind = _outputs(graph, _reached(graph, step))
     return (
         *(f"output {node.name!r} has the event already" for node in _outputs(graph, past)),
         *(f"{node.kind} {node.name!r} has it in its state already" for node in before if _has_state(node)),
@@ -43,12 +41,6 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
             f"{node.kind} {node.name!r} brings several ways of the event together, and it may have failed on one only"
             for node in [*before, graph.node(step)]
             if isinstance(node.step, Merge) and len(past & set(node.inputs)) > 1
-        ),
-        *(
-            f"{node.kind} {node.name!r} is not deterministic and is computed for each of"
-            f" {len(behind)} outputs: it may have failed for one of them only"
-            for node in [*before, graph.node(step)]
-            if len(behind) > 1 and is_wild(node)
         ),
     )
 

@@ -2,17 +2,21 @@
 
     output                                                    goes over
     a part of a split, by where and a select in SQL           the rows that are split
-    results of a fan-out, by where and a select in SQL        the results
+    rows of a step that is not deterministic, by where and    the rows of that step
+    a select in SQL
     what leaves an operator by a side, as above; its log      all that leaves the operator
     of late events
     anything else                                             a pass of its own
 
-Spark computes every pass from the sources on, so a step that is in several of them is computed in each. Most steps give
-the same each time. A fan-out may not, therefore it is in one pass, or the job is refused.
+Spark computes every pass from the sources on, and a step that several ways of one pass come from once for each of them.
+Most steps give the same each time. One that is not deterministic gives every way other values: an event would be in
+none of two branches that exclude each other, or in both, without any failure and whatever is declared. So such a step
+has one place in all passes together, or the job is refused.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +24,7 @@ from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import LateEvents, Letters, Part, Select, TableJoin, TimedOut, Where, Write
 from lockgate.errors import BadJob
+from lockgate.planner.derive import is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.sql import read_expression
@@ -47,22 +52,22 @@ def way_of(graph: LogicalGraph, output: Node) -> Way | None:
         return None  # the sink's own SQL speaks of the output's columns, which have no names inside a struct
     conditions: list[Node] = []
     select, node = None, graph.node(output.inputs[0])
-    if isinstance(node.step, Select):
+    if isinstance(node.step, Select) and not is_wild(node):
         expressions = node.step.expressions
         # An expression that uses another one of the same select has no place in a struct.
         if any({name.lower() for name in expressions} & _names(sql) for sql in expressions.values()):
             return None
         select, node = node, graph.node(node.inputs[0])
-    while isinstance(node.step, Where) and isinstance(node.step.condition, str):
+    while isinstance(node.step, Where) and isinstance(node.step.condition, str) and not is_wild(node):
         conditions.insert(0, node)
         node = graph.node(node.inputs[0])
     if isinstance(node.step, Part):
         return Way(graph.node(node.inputs[0]), False, (node, *conditions), select)
-    if isinstance(node.step, FanOut):
-        return Way(node, False, tuple(conditions), select)
     side = node if is_side_of_operator(graph, node) else None
     base = node if side is None else graph.node(side.inputs[0])
-    return Way(base, True, tuple(conditions), select, side) if is_operator(graph, base) else None
+    if is_operator(graph, base):
+        return Way(base, True, tuple(conditions), select, side)
+    return Way(node, False, tuple(conditions), select) if is_wild(node) else None
 
 
 def sides_of(name: str) -> str:
@@ -109,31 +114,41 @@ def logs_late_events(graph: LogicalGraph, node: Node) -> bool:
     return time is not None and time.late is Late.LOG
 
 
-def refuse_repeated_fan_outs(graph: LogicalGraph) -> None:
-    """Refuse a fan-out that would be computed more than once: each time there may be other scores."""
-    if not any(isinstance(node.step, FanOut) for node in graph.nodes):
-        return
-    ends: list[str] = []
+def refuse_repeated_chance(graph: LogicalGraph) -> None:
+    """Refuse a step that is not deterministic and would be computed more than once: it gives other values each time."""
+    wild = [node for node in graph.nodes if not isinstance(node.step, Write) and is_wild(node)]
+    places = _places(graph) if wild else Counter[str]()
+    for node in wild:
+        if places[node.name] > 1:
+            cure = "make it deterministic (derive random values from the event), or "
+            raise BadJob(
+                f"{node.kind} {node.name!r} would be computed {places[node.name]:,} times, because its rows go several"
+                " ways, and each way would get other values: an event could be in none of them, or in several",
+                where=node.where,
+                fix=("" if isinstance(node.step, FanOut) else cure)
+                + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
+                " its rows to a topic, and go on from there in a job of its own",
+            )
+
+
+def _places(graph: LogicalGraph) -> Counter[str]:
+    """How often each step is computed in an epoch: its places in the trees of all passes."""
+    roots: list[str] = []
     shared: list[str | None] = []
     for node in graph.nodes:
         if isinstance(node.step, Write) and not isinstance(graph.node(node.inputs[0]).step, Letters):
             way = way_of(graph, node)
-            ends.append(node.name)
+            roots.append(node.name if way is None else way.base.name)
             shared.append(None if way is None else way.shared)
         elif logs_late_events(graph, node):
             is_side = is_operator(graph, node)
-            ends.append(node.name if is_side else node.inputs[0])
+            roots.append(node.name if is_side else node.inputs[0])
             shared.append(sides_of(node.name) if is_side else None)
-    parts = [steps_before(graph, ends[places[0]]) for places in share_passes(shared)]
-    for node in graph.nodes:
-        if isinstance(node.step, FanOut) and sum(node.name in part for part in parts) > 1:
-            raise BadJob(
-                f"{node.kind} {node.name!r} would call its functions once for each of several outputs, and each could"
-                " get other scores",
-                where=node.where,
-                fix="let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or"
-                " write its results to a topic, and go on from there in a job of its own",
-            )
+    places = Counter(roots[members[0]] for members in share_passes(shared))
+    for node in reversed(graph.nodes):  # every step stands behind those that feed it
+        for name in node.inputs if is_side_of_operator(graph, node) else takes_from(graph, node):
+            places[name] += places[node.name]
+    return places
 
 
 def _names(sql: str) -> set[str]:

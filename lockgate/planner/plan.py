@@ -13,7 +13,7 @@ from lockgate.errors import OverClaim
 from lockgate.guarantees import Guarantee
 from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import LogicalGraph, build_logical
-from lockgate.planner.passes import refuse_repeated_fan_outs
+from lockgate.planner.passes import refuse_repeated_chance
 from lockgate.planner.physical import PhysicalGraph, build_physical
 
 
@@ -48,7 +48,7 @@ class Plan:
 def plan(job: Job) -> Plan:
     """What the job will run and what it is worth; raises BadJob for a description that cannot mean anything."""
     logical = build_logical(job)
-    refuse_repeated_fan_outs(logical)
+    refuse_repeated_chance(logical)
     physical = build_physical(logical)
     paths = derive(logical)
     # An output that is declared lower on purpose does not pull the whole job down.

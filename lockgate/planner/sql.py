@@ -95,11 +95,10 @@ def find_nondeterministic(sql: str) -> str | None:
     >>> find_nondeterministic("price * rand()"), find_nondeterministic("DATE'today'"), find_nondeterministic("max(n)")
     ('RAND', "'today'", None)
     """
-    code = _NO_CODE.sub(" ", sql.replace("`", ""))
-    called = [call[1].lower() for call in _CALL.finditer(code)]
-    changing = next((name for name in called if name in CHANGING), None)
+    changing = find_changing_call(sql)
     if changing is not None:
-        return changing.upper()
+        return changing
+    code = _NO_CODE.sub(" ", sql.replace("`", ""))
     if (clock := _PRECISE_CLOCK.search(code)) is not None:
         return clock[1].upper()
     if (moment := _MOMENT.search(sql)) is not None and _OF_TIME.search(code) is not None:
@@ -107,6 +106,12 @@ def find_nondeterministic(sql: str) -> str | None:
     tree = _parse(sql)
     unknown = [node.name for node in tree.find_all(exp.Anonymous)] if tree is not None else []
     return next((name.upper() for name in unknown if name.lower() not in STEADY | _OF_THE_GRAMMAR), None)
+
+
+def find_changing_call(sql: str) -> str | None:
+    """The first built-in function in an expression that is not steady."""
+    called = (call[1].lower() for call in _CALL.finditer(_NO_CODE.sub(" ", sql.replace("`", ""))))
+    return next((name.upper() for name in called if name in CHANGING), None)
 
 
 def makes_rows(sql: str) -> bool:

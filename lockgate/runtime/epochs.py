@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +23,7 @@ from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
+from lockgate.runtime.kept import kept
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.metrics.meter import Meter
@@ -52,6 +54,8 @@ class EpochWriter:
     can_repeat: bool = False
     is_alike: bool = False
     tries_once: bool = False  # must a task that Spark tries again be stopped?
+    is_wild: bool = False  # is a step not deterministic, so that rows that are computed again may be others?
+    where: str = ""  # the job, as errors name it
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
@@ -123,19 +127,27 @@ class EpochWriter:
         # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action
         # that recomputes would read the source, and update the state, once more.
         has_several_actions = len(plain) + staged + len(self.commits.clusters) > 1
-        if has_several_actions:
-            rows = rows.persist()
-        try:
+        with self._computed_once(rows, epoch) if has_several_actions else nullcontext(rows) as all_rows:
             for output in plain:
-                own = output.rows_of(rows)
+                own = output.rows_of(all_rows)
                 # Behind what is kept of the rows, which a task that is tried again would take from there.
                 output.sink.write(first_attempts(own) if self.tries_once else own, self._earlier + epoch)
                 reach(FaultPoint.SENT)
             if self.commits != Commits():
-                self._commit(rows, epoch)
+                self._commit(all_rows, epoch)
+
+    @contextmanager
+    def _computed_once(self, rows: DataFrame, epoch: int) -> Iterator[DataFrame]:
+        """The rows for several actions. Those that letters were asked for are kept already."""
+        if self.is_wild and self.letters is None:
+            with kept(self.spark, rows, epoch=epoch, where=self.where) as found:
+                yield found
+            return
+        found = rows.persist()
+        try:
+            yield found
         finally:
-            if has_several_actions:
-                rows.unpersist()
+            found.unpersist()
 
     def _commit(self, rows: DataFrame, number: int) -> None:
         query = running_query(self.spark)

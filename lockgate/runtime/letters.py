@@ -2,8 +2,7 @@
 
 Which they are is known only when the rows are there. So these are computed once and kept, the letters are asked for and
 become rows of one more output, and everything is written together: a letter is out exactly when the rows of its epoch
-are. Rows that were kept and then lost, with the executor that held them, are not computed again: functions might fail
-on others then. The epoch fails, and is repeated whole by the query, which starts again.
+are. Rows that were kept and then lost are not computed again (runtime/kept.py): functions might fail on others then.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deadletters import LETTER, DeadLetters
 from lockgate.dataflow.endpoints import PLACE
 from lockgate.dataflow.schema import parse_ddl
-from lockgate.errors import EpochFailed, TooManyLetters
+from lockgate.errors import TooManyLetters
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import RunningQuery
+from lockgate.runtime.kept import kept
 from lockgate.runtime.metrics.figures import add_reasons
 from lockgate.sources.rejects import Rejection, Rejects
 from lockgate.spark.compile import TAG, CompiledOutput
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 EVENTS_MIN = 100
 """A share of fewer events than these says nothing."""
-
-_LOST = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block rdd_")
 
 
 @dataclass
@@ -64,9 +62,7 @@ class LetterBox:
     def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
         """The rows of an epoch and its letters, for the time that they are needed."""
         self.rejects.forget()
-        before, kept = self._persisted(), None
-        try:
-            kept = rows.localCheckpoint()
+        with kept(self.spark, rows, epoch=epoch, where=self.where) as all_rows:
             rejected, events = self.rejects.collect(observed(self.spark, query))
             self.done[epoch] = events
             if self.acker is not None:
@@ -75,25 +71,7 @@ class LetterBox:
                 rejected = [one for one in rejected if not self.acker.may_retry(one)]
                 self.done[epoch] = events - Counter({one.event: one.attempts - 1 for one in retries}.values())
             self._count((query.id, epoch), rejected, events.total())
-            yield self._with_letters(kept, [self._letter(one, epoch, query.id) for one in rejected])
-        except Exception as error:
-            if any(mark in str(error) for mark in _LOST):
-                raise EpochFailed(
-                    f"rows of epoch {epoch} were lost with the process that held them",
-                    where=self.where,
-                    fix="nothing: the epoch is repeated",
-                ) from error
-            raise
-        finally:
-            # Where they were not all computed, nobody knows which of the new ones are theirs.
-            own = None if kept is None else kept._jdf.queryExecution().logical().rdd().id()
-            for number, held in self._persisted().items():
-                if number == own or (own is None and number not in before):
-                    held.unpersist(False)
-
-    def _persisted(self) -> dict[int, Any]:
-        jsc = self.spark.sparkContext._jsc
-        return dict(jsc.getPersistentRDDs()) if jsc is not None else {}
+            yield self._with_letters(all_rows, [self._letter(one, epoch, query.id) for one in rejected])
 
     def _with_letters(self, rows: DataFrame, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
         from pyspark.sql import functions as F

@@ -41,6 +41,7 @@ from lockgate.errors import (
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
+from lockgate.planner.derive import is_wild
 from lockgate.planner.flow import MISSED
 from lockgate.planner.physical import has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan, with_partitions
@@ -722,6 +723,8 @@ def _epoch_writer(
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
         tables=tables,
         tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
+        is_wild=any(map(is_wild, graph.nodes)),
+        where=where,
         has_late=MISSED in compiled.frame.columns,
         letters=letters,
     )

@@ -74,6 +74,7 @@ from lockgate.planner.plan import Plan
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
+from lockgate.spark.chance import find_chance
 from lockgate.spark.counting import count_outputs, count_step
 from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
@@ -862,6 +863,13 @@ def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:
             f"the function of transform {node.name!r} returned {type(result).__name__}, not a DataFrame",
             where=node.where,
             fix="return the DataFrame that is to go on",
+        )
+    if step.is_deterministic and (chance := find_chance(result, frame)) is not None:
+        raise BadJob(
+            f"transform {node.name!r} is not deterministic, by {chance}, and is not declared so: its guarantee would be"
+            " derived wrongly",
+            where=node.where,
+            fix="declare it: .transform(..., deterministic=False); or derive random values from the event",
         )
     return result
 

@@ -1,0 +1,48 @@
+"""Rows of an epoch that are computed once, and kept until it is written.
+
+Spark computes the rows again for everything that is done with them, unless they are kept. What is kept may be lost
+with the executor that held it, and Spark then computes it again. That is harmless if it gives the same rows. It does
+not if a step is not deterministic, or if letters were made of what failed the first time. Rows that are kept here are
+never computed again: if they are lost, the epoch fails, and the query repeats it whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lockgate.errors import EpochFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOST = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block rdd_")
+
+
+@contextlib.contextmanager
+def kept(spark: SparkSession, rows: DataFrame, *, epoch: int, where: str) -> Iterator[DataFrame]:
+    """The rows, computed now, for the time that they are needed."""
+    before, made = _persisted(spark), None
+    try:
+        made = rows.localCheckpoint()
+        yield made
+    except Exception as error:
+        if any(mark in str(error) for mark in _LOST):
+            raise EpochFailed(
+                f"rows of epoch {epoch} were lost with the process that held them",
+                where=where,
+                fix="nothing: the epoch is repeated",
+            ) from error
+        raise
+    finally:
+        # Where they were not all computed, nobody knows which of the new ones are theirs.
+        own = None if made is None else made._jdf.queryExecution().logical().rdd().id()
+        for number, held in _persisted(spark).items():
+            if number == own or (own is None and number not in before):
+                held.unpersist(False)
+
+
+def _persisted(spark: SparkSession) -> dict[int, Any]:
+    jsc = spark.sparkContext._jsc
+    return dict(jsc.getPersistentRDDs()) if jsc is not None else {}

@@ -1,0 +1,87 @@
+"""Steps that are not deterministic are computed once in an epoch, and a transform that is one says so."""
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lockgate import Guarantee, Job, MemorySink, MemorySource, SqliteSink, Stream, stream
+from lockgate.errors import BadJob
+from support.runs import run_to_the_end
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+COUNT = 400
+
+
+def numbers() -> Stream:
+    return stream("numbers", MemorySource([(number,) for number in range(COUNT)], value="id BIGINT", per_epoch=150))
+
+
+def run_into_memory(place: Path, *rows: Stream, dead_letters: MemorySink | None = None) -> list[list[Any]]:
+    sinks = [MemorySink() for _ in rows]
+    outputs = [one.to(f"out-{n}", sink) for n, (one, sink) in enumerate(zip(rows, sinks, strict=True))]
+    run_to_the_end(Job("chance", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=dead_letters), place)
+    return [sink.rows for sink in sinks]
+
+
+@pytest.mark.parametrize("has_letters", [False, True], ids=["", "with dead letters"])
+def test_an_event_is_in_one_of_two_branches_that_exclude_each_other(has_letters: bool, tmp_path: Path) -> None:
+    lots = numbers().select("id", r="rand()")
+    branches = (lots.where("r < 0.5"), lots.where("r >= 0.5").select("id", twice="r * 2"))
+    low, high = run_into_memory(tmp_path, *branches, dead_letters=MemorySink() if has_letters else None)
+    assert Counter(row.id for row in [*low, *high]) == Counter(range(COUNT))
+    assert all(row.r < 0.5 for row in low)
+    assert all(row.twice >= 1 for row in high)
+    assert min(len(low), len(high)) > COUNT // 4, "that is no chance"
+
+
+def test_two_outputs_have_the_same_values_of_a_function(tmp_path: Path) -> None:
+    named = numbers().map(lambda row: (row.id, str(uuid4())), "id BIGINT, name STRING", deterministic=False)
+    one, two = run_into_memory(tmp_path, named, named)
+    assert len({row.name for row in one}) == COUNT
+    assert Counter(map(tuple, one)) == Counter(map(tuple, two))
+
+
+def test_outputs_of_one_step_that_are_written_one_after_the_other_agree(tmp_path: Path) -> None:
+    """Each is an action of its own for Spark, and rows that are computed again would be others."""
+    lots = numbers().select("id", r="rand()")
+    memory, table = MemorySink(), SqliteSink(table="lots", path=str(tmp_path / "lots.db"))
+    outputs = [lots.to("memory", memory, guarantee=Guarantee.AT_LEAST_ONCE), lots.to("table", table)]
+    run_to_the_end(Job("chance", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "lots.db")) as connection:
+        assert sorted(connection.execute("SELECT id, r FROM lots")) == sorted((row.id, row.r) for row in memory.rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda frame: frame.withColumn("r", F.rand()), "rand("),
+        (lambda frame: frame.withColumn("name", F.expr("uuid()")), "uuid()"),
+        (lambda frame: frame.withColumn("at", F.expr("now()")), "now()"),
+        (lambda frame: frame.where("rand() < 0.5"), "rand("),
+        (lambda frame: frame.withColumn("who", F.expr("current_user")), "current_user()"),
+    ],
+)
+def test_a_transform_that_is_not_deterministic_has_to_be_declared_so(change: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(BadJob) as refused:
+        run_into_memory(tmp_path, numbers().transform(change))
+    assert "transform 'transform' is not deterministic, by " in refused.value.what
+    assert told in refused.value.what
+    assert "test_chance.py:" in refused.value.where
+    assert "deterministic=False" in refused.value.fix
+
+
+def test_a_transform_that_gives_the_same_each_time_is_taken_as_it_is(tmp_path: Path) -> None:
+    def change(frame: DataFrame) -> DataFrame:
+        twice = F.udf(lambda number: number * 2, "BIGINT")
+        return frame.withColumn("twice", twice("id")).withColumn("at", F.current_timestamp()).where("id >= 10")
+
+    (rows,) = run_into_memory(tmp_path, numbers().select("id", lot="hash(id)").transform(change))
+    assert sorted(row.twice for row in rows) == [2 * number for number in range(10, COUNT)]
