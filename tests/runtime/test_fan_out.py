@@ -173,7 +173,7 @@ def test_a_fan_out_that_two_ways_would_compute_twice_is_refused(tmp_path: Path) 
     )
     with pytest.raises(BadJob) as refused:
         run(job, checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True)
-    assert "once for each of several outputs" in refused.value.what
+    assert "would be computed 2 times" in refused.value.what
     assert "split" in refused.value.fix
 
 

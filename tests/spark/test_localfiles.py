@@ -70,12 +70,12 @@ class Files:
         )
         return attempt(lambda: self.context.rename(self.path(source), self.path(target), none))
 
-    def found(self) -> dict[str, tuple[str, str]]:
+    def found(self) -> dict[str, tuple[str, bytes]]:
         """Every file and directory, with its permissions and what it holds."""
         return {
             without_ids(str(file.relative_to(self.place))): (
                 stat.filemode(file.lstat().st_mode),
-                file.read_text() if file.is_file() else "",
+                file.read_bytes() if file.is_file() else b"",
             )
             for file in sorted(self.place.rglob("*"))
         }
@@ -143,7 +143,7 @@ def test_spark_writes_the_same_checkpoint_with_both_classes(spark: "SparkSession
     own, hadoops = Files(spark, CLASS, tmp_path / "own"), Files(spark, HADOOPS_OWN, tmp_path / "hadoops")
     assert use(own) == use(hadoops)
     assert own.found() == hadoops.found()
-    assert own.found()["first"] == ("-rw-r--r--", "one")
+    assert own.found()["first"] == ("-rw-r--r--", b"one")
     assert own.found()["c"][0] == "drwxr-x--t"
 
 
