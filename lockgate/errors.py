@@ -94,6 +94,10 @@ class TopicGone(Failed):
     """A topic that was written to before does not exist any more."""
 
 
+class TopicReplaced(Failed):
+    """A topic that the job used was deleted and created again; a person has to decide how to go on."""
+
+
 class EpochTooLong(Failed):
     """An epoch outlived its transaction, again; it has to be made smaller."""
 

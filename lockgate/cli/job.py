@@ -88,6 +88,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "what is out already will come out again",
     )
     run.add_argument(
+        "--accept-outputs",
+        action="store_true",
+        help="go on although output topics were deleted and created again since the last run: what was in them is gone",
+    )
+    run.add_argument(
         "--no-supervise",
         dest="is_supervised",
         action="store_false",
@@ -267,6 +272,7 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
         start=start,
         rows_per_epoch=arguments.rows_per_epoch,
         new_life=new_life,
+        accept_outputs=arguments.accept_outputs and not report.is_again,
         keep_epochs=arguments.keep_epochs,
         wait=False,
         until_caught_up=arguments.until_caught_up,

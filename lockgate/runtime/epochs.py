@@ -30,6 +30,7 @@ from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Tries
+from lockgate.runtime.topicids import TopicIds
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
@@ -59,6 +60,7 @@ class EpochWriter:
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
+    topics: TopicIds | None = None
     letters: LetterBox | None = None
     crashes: CrashDesk | None = None
     tallies: Tallies | None = None  # of fan-outs
@@ -92,6 +94,8 @@ class EpochWriter:
                 if self.crashes is not None:
                     self.crashes.begin(is_repeated=is_repeated)
                 self.commits.clear_errors()
+                if self.topics is not None:
+                    self.topics.look()  # the epoch is planned: by the records of which topics?
                 if self.tables is not None:
                     self.tables.choose(epoch)
                 if self.tallies is not None:

@@ -68,6 +68,7 @@ from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Times, Tries, as_text
+from lockgate.runtime.topicids import TopicIds, used_topics
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.mqtt import MqttSource
@@ -446,6 +447,7 @@ def run(
     until_caught_up: bool = False,
     rows_per_epoch: int | None = None,
     new_life: bool = False,
+    accept_outputs: bool = False,
     keep_epochs: int | None = None,
     log_file: Path | None = None,
     wait: bool = True,
@@ -457,7 +459,8 @@ def run(
 
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
     an at-most-once job, which begins with what comes next. `new_life` begins again under an old name: the checkpoint
-    that is there is put aside, and what is out already will come out again. `keep_epochs` says how many epochs can be
+    that is there is put aside, and what is out already will come out again. `accept_outputs` goes on with output topics
+    that were deleted and created again. `keep_epochs` says how many epochs can be
     gone back to; older ones are removed from the checkpoint while the job runs, 100 are kept without it. Raises BadJob
     or OverClaim before anything runs, and Failed for what happens while running. The modules beside `job_file` (without
     it: the file where the job is declared) that it imports travel to the machines of a cluster. A `meter` takes what
@@ -544,9 +547,11 @@ def run(
         compiled = compile_from(start=start)
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
         sources = None if past is None else SourceList(past, planned, compiled.parts)
-        if past is not None and native is not None and sources is not None and not new_life:
+        topics = None if past is None else _topic_ids(past, planned, compiled)
+        if past is not None and native is not None and sources is not None and topics is not None and not new_life:
             native.check()
             sources.check()
+            topics.check(accepts_outputs=accept_outputs)
             check_state(past, planned, compiled.operators, kept)
         opened.pop_all()
     idle = _longest_idle(planned)
@@ -587,6 +592,9 @@ def run(
         tables.open(Checkpoint(root=place, spark=spark))
         letters = _letter_box(planned, compiled, Checkpoint(root=place, spark=spark), spark)
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
+        if topics is not None:  # only now: outputs may have been created
+            topics.keep()
+            writer.topics = topics
         writer.crashes, writer.meter, writer.tallies = crashes, meter, compiled.tallies
         if meter is not None:
             meter.begin(
@@ -728,6 +736,14 @@ def _epoch_writer(
         has_late=MISSED in compiled.frame.columns,
         letters=letters,
     )
+
+
+def _topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:
+    """The ids of all topics that a job reads and writes, its letters' among them."""
+    read = [node.step.source for node in planned.logical.nodes if isinstance(node.step, Read)]
+    written = [output.sink for output in compiled.outputs]
+    where = f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}"
+    return TopicIds(checkpoint, used_topics([*read, *written]), where=where, accept="lockgate run --accept-outputs")
 
 
 def _names(planned: Plan, compiled: Compiled) -> Names:

@@ -234,8 +234,8 @@ class KafkaEpochs:
                 raise TopicGone(
                     f"topic {name!r} was deleted and made anew while the job ran",
                     where=self.where,
-                    fix="what was in it is gone; see that it has the partitions it should have, and run the job again:"
-                    " it goes on with the epoch that it could not write",
+                    fix="what was in it is gone; see that it has the partitions it should have, and go on with the"
+                    " epoch that could not be written: lockgate run --accept-outputs",
                 )
 
     def _write(self, rows: EpochRows, producer: Producer, name: str, is_exchanging: bool) -> tuple[Sequence[Vote], int]:

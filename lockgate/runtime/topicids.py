@@ -1,0 +1,162 @@
+"""The very topics that a checkpoint belongs to, noted in it by the ids that Kafka gives them.
+
+Kafka numbers the records of every topic from 0. A topic that was deleted and created again under its old name begins
+there again, and so does the topic of that name in another cluster. A job that went on from the offsets in its
+checkpoint would skip what the new topic has before them, in silence. An output that was created again lacks what the
+job has written before. Every topic and every cluster has an id of its own, so:
+
+    before the first epoch      note the ids of all topics that the job reads or writes
+    at a later start            compare; refused where a topic is another one
+    while running               compare again when an epoch is planned, before any of it is written; the job ends
+
+Not compared are topics that a column of the rows names (route=), and those at brokers that only Java's client can
+connect to, or that give topics no ids (before Kafka 2.8).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from lockgate.errors import Refused, TopicReplaced
+from lockgate.kafka.settings import is_java_only, read_settings
+from lockgate.kafka.topics import asked
+from lockgate.kafka.transaction import GONE_SECONDS
+from lockgate.kafka.wire import connect
+from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.sinks.kafka import KafkaSink
+from lockgate.sources.kafka import KafkaSource
+
+_FILE = "described/topics.json"
+_NO_IDS = ("", "None", str(UUID(int=0)))
+Ids = dict[str, list[str]]  # by "read NAME" or "write NAME": "CLUSTER/TOPIC", one for each cluster
+
+
+@dataclass(frozen=True)
+class UsedTopic:
+    """A topic that a job reads or writes."""
+
+    name: str
+    servers: str
+    client: Mapping[str, str]
+    is_read: bool
+
+    @property
+    def key(self) -> str:
+        """What its ids are noted under."""
+        return f"{'read' if self.is_read else 'write'} {self.name}"
+
+
+def used_topics(endpoints: Iterable[object]) -> Iterator[UsedTopic]:
+    """The topics of these sources and sinks."""
+    for one in endpoints:
+        if isinstance(one, KafkaSource | KafkaSink) and one.topic is not None:
+            yield UsedTopic(one.topic, one.servers, one.client, isinstance(one, KafkaSource))
+
+
+class TopicIds:
+    """Those of a job."""
+
+    def __init__(self, checkpoint: Checkpoint, used: Iterable[UsedTopic], *, where: str, accept: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            accept: how the operator says that outputs may be other ones.
+        """
+        self._checkpoint = checkpoint
+        self._where = where
+        self._accept = accept
+        self._used = [one for one in used if not is_java_only(one.client)]
+        self._known: Ids = {}
+        self._clusters: dict[str, str] = {}  # by servers
+
+    def check(self, *, accepts_outputs: bool) -> None:
+        """Refuse to go on where a topic is not the one that it was."""
+        noted = self._noted()
+        deadline = time.monotonic() + GONE_SECONDS  # a broker that has just started may not know all of its topics yet
+        now = self._look_up()
+        while any(used.key in noted and used.key not in now for used in self._used) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            now = self._look_up()
+        for used in self._used:
+            change = tell_change(used.name, noted.get(used.key), now.get(used.key, []))
+            if change is not None and not (accepts_outputs and not used.is_read):
+                raise Refused(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
+        self._known = now
+
+    def keep(self) -> None:
+        """Note what the job uses, when all of it is there."""
+        # Outputs may be new. What was looked at before stays known: it may have been replaced since.
+        self._known = {**self._look_up(), **self._known}
+        noted = self._noted()
+        if {**noted, **self._known} != noted:
+            content = json.dumps({**noted, **self._known}, indent=1, sort_keys=True).encode()
+            open_tree(self._checkpoint.root, self._checkpoint.spark).write(_FILE, content)
+
+    def look(self) -> None:
+        """Fail where a topic was replaced since `keep`; nothing where it is not there at this moment."""
+        now = self._look_up()
+        for used in self._used:
+            change = tell_change(used.name, self._known.get(used.key), now[used.key]) if used.key in now else None
+            if change is not None:
+                raise TopicReplaced(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
+
+    def _noted(self) -> Ids:
+        content = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
+        return {} if content is None else json.loads(content)
+
+    def _look_up(self) -> Ids:
+        found: dict[str, set[str]] = {}
+        at: dict[str, list[UsedTopic]] = {}
+        for used in self._used:
+            at.setdefault(used.servers, []).append(used)
+        for servers, there in at.items():
+            settings = read_settings(servers, there[0].client, where=self._where, is_lookup=True)
+            connection = connect(settings, where=self._where)
+            names = sorted({used.name for used in there})
+            shapes = asked(partial(connection.shapes, names, is_fresh=True), self._where)
+            if servers not in self._clusters:
+                self._clusters[servers] = asked(connection.cluster_id, self._where)
+            for used in there:
+                if used.name in shapes and shapes[used.name].id not in _NO_IDS:
+                    found.setdefault(used.key, set()).add(f"{self._clusters[servers]}/{shapes[used.name].id}")
+        return {key: sorted(ids) for key, ids in found.items()}
+
+    def _fix(self, used: UsedTopic) -> str:
+        if used.is_read:
+            return (
+                "bring the topic back as it was, with its offsets, or point the source at the cluster that it was read"
+                " from; or begin again, with all that the new topic has: lockgate run --new-life"
+            )
+        return (
+            f"what was written to it before is not in it: go on behind that with {self._accept}, or write everything"
+            " again: lockgate run --new-life"
+        )
+
+
+def tell_change(topic: str, before: Sequence[str] | None, now: Sequence[str]) -> str | None:
+    """What is not as it was, in words; None where nothing is, or nobody knows.
+
+    >>> tell_change("t", ["c/1"], ["c/2"])
+    "topic 't' was deleted and created again since the job used it"
+    >>> tell_change("t", ["c/1"], [])
+    "topic 't' is gone since the job used it"
+    >>> tell_change("t", ["c/1"], ["d/1"])
+    "topic 't' is in another Kafka cluster (d) than that of the job (c)"
+    >>> tell_change("t", None, ["c/1"]), tell_change("t", ["c/1"], ["c/1"])
+    (None, None)
+    """
+    new = [id for id in now if before is not None and id not in before]
+    if before is None or (now and not new):
+        return None
+    if not now:
+        return f"topic {topic!r} is gone since the job used it"
+    cluster, clusters = new[0].split("/")[0], sorted({id.split("/")[0] for id in before})
+    if cluster not in clusters:
+        return f"topic {topic!r} is in another Kafka cluster ({cluster}) than that of the job ({', '.join(clusters)})"
+    return f"topic {topic!r} was deleted and created again since the job used it"
