@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,17 +25,21 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
-from lockgate.errors import BadJob, Refused
+from lockgate.errors import BadJob, BadMachine, Refused
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import RunningQuery, running_query
 from lockgate.runtime.lifecycle.holding import Hold, hold
 from lockgate.runtime.lifecycle.marker import mark_if_missing
 from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
-from lockgate.spark.session import refuse_mixed_retries, refuse_speculation
+from lockgate.spark.interpreter import local_python
+from lockgate.spark.machines import check_machines
+from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -93,6 +99,7 @@ def write_stream(
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
     refuse_speculation(spark.sparkContext)
+    _let_workers_find_us(spark.sparkContext, where)
     refuse_mixed_retries(spark)
     kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
     # A program that starts its query again calls this again; the writer before it is of no use any more.
@@ -101,6 +108,8 @@ def write_stream(
     _open[name] = kafka
     held: dict[str, Hold | None] = {}  # what each start of the query holds of its checkpoint
     marked: set[str] = set()  # checkpoints that say whose they are
+    topics: dict[str, TopicIds] = {}  # by start of the query, once it has done an epoch
+    used = [*_topics_read(dataframe), *used_topics([to])]
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
     def write(rows: DataFrame, epoch: int) -> None:
@@ -108,6 +117,8 @@ def write_stream(
         if query.run not in held:
             held[query.run] = _hold_until_it_ends(query, name, spark)
         try:
+            ids = topics.get(query.run) or TopicIds(query.checkpoint, used, where=where, accept="adopt=True")
+            ids.look() if query.run in topics else ids.check(accepts_outputs=adopt)
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
                 # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
@@ -123,6 +134,9 @@ def write_stream(
                 ),
                 query_run=query.run,
             )
+            if query.run not in topics:
+                ids.keep()
+                topics[query.run] = ids
         except Exception as error:
             # The query ends with it. Whoever has seen that may want to change the checkpoint at once.
             if (holding := held[query.run]) is not None:
@@ -134,6 +148,23 @@ def write_stream(
 
     writer = dataframe.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     return writer.foreachBatch(write)
+
+
+def _let_workers_find_us(context: SparkContext, where: str) -> None:
+    """Spark starts the `python3` of PATH unless it is told another one, and only this one is known to have Lockgate."""
+    told = os.environ.get("PYSPARK_PYTHON")
+    if is_local(context) and told in (None, "", sys.executable, local_python()):
+        context.pythonExec = told or sys.executable
+        return
+    try:
+        check_machines(context, libraries=("lockgate", "pyarrow"), checkpoint=None)
+    except BadMachine as error:
+        raise BadMachine(
+            f"the Python of Spark's workers cannot write this stream: {error.what}",
+            where=f"{where}; {error.where}",
+            fix="install lockgate[kafka] for that Python, or name one that has it before the session starts:"
+            f" PYSPARK_PYTHON={sys.executable} on this machine",
+        ) from error
 
 
 def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> Hold | None:
@@ -226,6 +257,16 @@ def _sources(dataframe: DataFrame) -> Iterator[Any]:
 def _source_servers(dataframe: DataFrame) -> frozenset[str]:
     servers = (str(options.get("kafka.bootstrap.servers")) for options in _sources(dataframe))
     return frozenset(host for one in servers for host in hosts_of(one))
+
+
+def _topics_read(dataframe: DataFrame) -> Iterator[UsedTopic]:
+    """The topics that the frame reads and names; those that it finds by a pattern are not known before."""
+    for options in _sources(dataframe):
+        found = {str(name): str(options.get(name)) for name in options.keySet().toArray()}
+        client = {name.removeprefix("kafka."): text for name, text in found.items() if name.startswith("kafka.")}
+        servers = client.pop("bootstrap.servers")
+        for topic in filter(None, found.get("subscribe", "").split(",")):
+            yield UsedTopic(topic.strip(), servers, client, is_read=True)
 
 
 def _refuse_what_cannot_be_replayed(dataframe: DataFrame, is_stateless: bool, where: str) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import venv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -209,3 +213,42 @@ def test_the_program_of_the_docs_runs_as_it_stands_there(page: str, program: Pro
 
 def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
+
+
+PLAIN_PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+from lockgate import KafkaSink, write_stream
+from lockgate.spark.jars import connector_jars
+
+servers, name, place = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(map(str, connector_jars())))
+spark = spark.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
+read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", f"{name}-in")
+frame = read.option("startingOffsets", "earliest").load().select("key", "value")
+query = write_stream(frame, to=KafkaSink(topic=f"{name}-out", servers=servers), name=name, checkpoint=place)
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_told", [False, True], ids=["python3 of PATH", "PYSPARK_PYTHON"])
+def test_workers_of_a_program_would_be_a_python_without_lockgate(
+    is_told: bool, program: Program, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "program.py", tmp_path / "other"
+    file.write_text(PLAIN_PROGRAM)
+    venv.create(other, with_pip=False)
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LOCKGATE_CACHE") if name in os.environ}
+    environ = {**kept, "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
+    if is_told:
+        environ["PYSPARK_PYTHON"] = str(other / "bin" / "python3")
+    command = [sys.executable, str(file), program.servers, program.name, program.checkpoint]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if is_told:
+        assert "the Python of Spark's workers cannot write this stream" in done.stderr
+        assert f"PYSPARK_PYTHON={sys.executable}" in done.stderr
+        assert not Path(program.checkpoint).exists()
+    else:
+        assert done.returncode == 0, done.stderr
+        assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
