@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from lockgate.runtime.checkpoints import query_of_epoch
 from lockgate.runtime.pace import Pace, Took
 from lockgate.runtime.progress import count_events, count_lag, is_epoch
+from lockgate.runtime.scans import count_once, scans_of
 from lockgate.spark.limits import Limits
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Pacer:
         self._run: str | None = None
         self._limits: Limits | None = None
         self._epoch = -1  # the newest one that was looked at
+        self._scans: list[int] = []
         self._has_failed = False
 
     @property
@@ -57,10 +59,11 @@ class Pacer:
         run = str(query.runId().toString())
         if run != self._run or self._limits is None:
             self._run, self._epoch = run, -1
+            self._scans = scans_of(query)
             self._limits = Limits(self._spark, query.streamingQuery(), self._pace.rows_first)
             self._pace.begin_anew()
         told = query.lastProgress()
-        report = None if told is None else json.loads(told.json())
+        report = None if told is None else count_once(json.loads(told.json()), self._scans)
         if report is not None and is_epoch(report) and report["batchId"] > self._epoch:
             self._epoch = report["batchId"]
             seconds = report["durationMs"].get("triggerExecution", 0) / 1000

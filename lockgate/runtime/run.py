@@ -64,6 +64,7 @@ from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, is_epoch
+from lockgate.runtime.scans import count_once, scans_of
 from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
 from lockgate.runtime.tables import Tables
@@ -162,6 +163,7 @@ class Run:
     def _begin(self, query: StreamingQuery) -> None:
         # The id is asked for now: it belongs to each line of a log, also when the JVM is gone.
         self._query, self.query_run = query, str(query.runId)
+        self._scans: list[int] | None = None  # of this query's sources, known when it has reported
 
     @property
     def is_running(self) -> bool:
@@ -255,10 +257,13 @@ class Run:
     def _reports(self, watcher: Watcher) -> list[dict[str, Any]]:
         """The newest report of the query, and those before it where the watcher has missed some."""
         last = self._query.lastProgress
-        reports = [] if last is None else [_as_mapping(last)]
-        if reports and watcher.has_missed(reports[0]):
-            reports = [_as_mapping(report) for report in self._query.recentProgress]
-        return reports
+        if last is None:
+            return []
+        if self._scans is None:
+            self._scans = scans_of(self._query._jsq)
+        newest = _as_mapping(last)
+        told = map(_as_mapping, self._query.recentProgress) if watcher.has_missed(newest) else [newest]
+        return [count_once(report, self._scans) for report in told]
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
