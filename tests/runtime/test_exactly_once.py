@@ -21,7 +21,7 @@ import pytest
 from kafka import KafkaAdminClient
 from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, plan, stream, windows
 from lockgate.commit.ledger import Entry
-from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, Refused, TopicGone
+from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, Refused
 from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
 from lockgate.kafka.settings import read_settings
@@ -250,14 +250,16 @@ def test_a_ledger_that_is_too_old_stops_and_goes_on_when_it_is_set_right(site: P
     assert site.ids() == once(range(1100))
 
 
-def test_a_deleted_topic_stops_and_the_job_goes_on_when_it_is_there_again(site: Payments) -> None:
+def test_a_deleted_topic_stops_and_the_job_goes_on_when_it_is_there_again_and_accepted(site: Payments) -> None:
     site.run()
     delete_topic(site, site.write)
     site.pay(range(1000, 1100))
-    with pytest.raises(TopicGone, match="does not exist any more"):
+    with pytest.raises(Refused, match="is gone since the job used it"):
         site.run()
     create_topics(site.servers, [site.write], partitions=3, where="test")
-    site.run()
+    with pytest.raises(Refused, match="was deleted and created again"):
+        site.run()
+    site.run(accept_outputs=True)
     assert site.ids() == once(range(1000, 1100))
 
 
