@@ -91,11 +91,7 @@ class CheckpointDamaged(Failed):
 
 
 class TopicGone(Failed):
-    """A topic that was written to before does not exist any more."""
-
-
-class TopicReplaced(Failed):
-    """A topic that the job used was deleted and created again; a person has to decide how to go on."""
+    """A topic that the job used does not exist any more, or another topic has its name; an operator has to decide."""
 
 
 class EpochTooLong(Failed):

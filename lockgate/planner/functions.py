@@ -28,7 +28,7 @@ _CHANGING = {
         current_catalog current_database current_path current_schema current_user python_worker_logs session_user
         user version
     """,
-    "runs code that nobody knows": """
+    "runs code that the planner cannot read": """
         java_method reflect try_reflect
     """,
     "depends on the order of rows, and those of a repeated epoch come in another one": """

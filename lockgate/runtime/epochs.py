@@ -142,7 +142,7 @@ class EpochWriter:
 
     @contextmanager
     def _computed_once(self, rows: DataFrame, epoch: int) -> Iterator[DataFrame]:
-        """The rows for several actions. Those that letters were asked for are kept already."""
+        """The rows for several actions. A job with dead letters has kept its rows before (runtime/kept.py)."""
         if self.is_wild and self.letters is None:
             with kept(self.spark, rows, epoch=epoch, where=self.where) as found:
                 yield found

@@ -2,7 +2,7 @@
 
 Spark computes the rows again for everything that is done with them, unless they are kept. What is kept may be lost
 with the executor that held it, and Spark then computes it again. That is harmless if it gives the same rows. It does
-not if a step is not deterministic, or if letters were made of what failed the first time. Rows that are kept here are
+not if a step is not deterministic, or if dead letters were made of the rows that failed. Rows that are kept here are
 never computed again: if they are lost, the epoch fails, and the query repeats it whole.
 """
 
@@ -36,7 +36,7 @@ def kept(spark: SparkSession, rows: DataFrame, *, epoch: int, where: str) -> Ite
             ) from error
         raise
     finally:
-        # Where they were not all computed, nobody knows which of the new ones are theirs.
+        # If the computation failed, its RDD is not known, so every new one is released.
         own = None if made is None else made._jdf.queryExecution().logical().rdd().id()
         for number, held in _persisted(spark).items():
             if number == own or (own is None and number not in before):

@@ -463,14 +463,14 @@ def run(
     """Run a job. With `until_caught_up` it returns when all that was there is processed (unless `wait=False`).
 
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
-    an at-most-once job, which begins with what comes next. `new_life` begins again under an old name: the checkpoint
-    that is there is put aside, and what is out already will come out again. `accept_outputs` goes on with output topics
-    that were deleted and created again. `keep_epochs` says how many epochs can be
-    gone back to; older ones are removed from the checkpoint while the job runs, 100 are kept without it. Raises BadJob
-    or OverClaim before anything runs, and Failed for what happens while running. The modules beside `job_file` (without
-    it: the file where the job is declared) that it imports travel to the machines of a cluster. A `meter` takes what
-    metrics are made of. With a `stepper`, in tests, time stands still and no epoch begins unless it says so, nothing
-    that goes by the clock happens by itself, and `settle` is what waits.
+    an at-most-once job, which begins with what comes next. `new_life` starts again under the same name: the checkpoint
+    is renamed, and rows that were delivered are delivered again. `accept_outputs` goes on with output topics that were
+    deleted and created again. `keep_epochs` says how many epochs can be gone back to; older ones are removed from the
+    checkpoint while the job runs, 100 are kept without it. Raises BadJob or OverClaim before anything runs, and Failed
+    for what happens while running. The modules beside `job_file` (without it: the file where the job is declared) that
+    it imports travel to the machines of a cluster. A `meter` takes what metrics are made of. With a `stepper`, in
+    tests, time stands still and no epoch begins unless it says so, nothing that goes by the clock happens by itself,
+    and `settle` is what waits.
     """
     planned = plan(job)
     refusal = planned.refusal()
@@ -744,7 +744,7 @@ def _epoch_writer(
 
 
 def _topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:
-    """The ids of all topics that a job reads and writes, its letters' among them."""
+    """The ids of all topics that a job reads and writes, including the topic of dead letters."""
     read = [node.step.source for node in planned.logical.nodes if isinstance(node.step, Read)]
     written = [output.sink for output in compiled.outputs]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}"

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from lockgate.errors import Refused, TopicReplaced
-from lockgate.kafka.settings import is_java_only, read_settings
+from lockgate.errors import Refused, TopicGone
+from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
 from lockgate.kafka.topics import asked
 from lockgate.kafka.transaction import GONE_SECONDS
 from lockgate.kafka.wire import connect
@@ -72,8 +72,12 @@ class TopicIds:
         self._where = where
         self._accept = accept
         self._used = [one for one in used if not is_java_only(one.client)]
+        self._at: dict[ClientSettings, list[UsedTopic]] = {}
+        for one in self._used:
+            settings = read_settings(one.servers, one.client, where=where, is_lookup=True)
+            self._at.setdefault(settings, []).append(one)
         self._known: Ids = {}
-        self._clusters: dict[str, str] = {}  # by servers
+        self._clusters: dict[ClientSettings, str] = {}
 
     def check(self, *, accepts_outputs: bool) -> None:
         """Refuse to go on where a topic is not the one that it was."""
@@ -104,7 +108,7 @@ class TopicIds:
         for used in self._used:
             change = tell_change(used.name, self._known.get(used.key), now[used.key]) if used.key in now else None
             if change is not None:
-                raise TopicReplaced(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
+                raise TopicGone(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
 
     def _noted(self) -> Ids:
         content = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
@@ -112,19 +116,15 @@ class TopicIds:
 
     def _look_up(self) -> Ids:
         found: dict[str, set[str]] = {}
-        at: dict[str, list[UsedTopic]] = {}
-        for used in self._used:
-            at.setdefault(used.servers, []).append(used)
-        for servers, there in at.items():
-            settings = read_settings(servers, there[0].client, where=self._where, is_lookup=True)
+        for settings, there in self._at.items():
             connection = connect(settings, where=self._where)
             names = sorted({used.name for used in there})
             shapes = asked(partial(connection.shapes, names, is_fresh=True), self._where)
-            if servers not in self._clusters:
-                self._clusters[servers] = asked(connection.cluster_id, self._where)
+            if settings not in self._clusters:
+                self._clusters[settings] = asked(connection.cluster_id, self._where)
             for used in there:
                 if used.name in shapes and shapes[used.name].id not in _NO_IDS:
-                    found.setdefault(used.key, set()).add(f"{self._clusters[servers]}/{shapes[used.name].id}")
+                    found.setdefault(used.key, set()).add(f"{self._clusters[settings]}/{shapes[used.name].id}")
         return {key: sorted(ids) for key, ids in found.items()}
 
     def _fix(self, used: UsedTopic) -> str:
@@ -140,7 +140,7 @@ class TopicIds:
 
 
 def tell_change(topic: str, before: Sequence[str] | None, now: Sequence[str]) -> str | None:
-    """What is not as it was, in words; None where nothing is, or nobody knows.
+    """Say what has changed; None if nothing has, or if the earlier ids are unknown.
 
     >>> tell_change("t", ["c/1"], ["c/2"])
     "topic 't' was deleted and created again since the job used it"

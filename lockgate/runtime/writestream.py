@@ -117,8 +117,12 @@ def write_stream(
         if query.run not in held:
             held[query.run] = _hold_until_it_ends(query, name, spark)
         try:
-            ids = topics.get(query.run) or TopicIds(query.checkpoint, used, where=where, accept="adopt=True")
-            ids.look() if query.run in topics else ids.check(accepts_outputs=adopt)
+            ids = topics.get(query.run)
+            if ids is not None:
+                ids.look()
+            else:
+                ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True")
+                ids.check(accepts_outputs=adopt)
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
                 # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
@@ -153,7 +157,7 @@ def write_stream(
 def _let_workers_find_us(context: SparkContext, where: str) -> None:
     """Spark starts the `python3` of PATH unless it is told another one, and only this one is known to have Lockgate."""
     told = os.environ.get("PYSPARK_PYTHON")
-    if is_local(context) and told in (None, "", sys.executable, local_python()):
+    if is_local(context) and (not told or told in (sys.executable, local_python())):
         context.pythonExec = told or sys.executable
         return
     try:

@@ -1,4 +1,4 @@
-"""Letters read back from their sink, and sent back into a fixed job: each event comes out once."""
+"""Dead letters are read back from their sink and sent back into a fixed job: each event comes out once."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Run, stream, write_stream
-from lockgate.errors import Refused, TopicReplaced
+from lockgate.errors import Refused, TopicGone
 from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
 from lockgate.services.stack import Stack
 from support.records import count_ids, make_topics, send, unique
@@ -76,7 +76,7 @@ def test_a_source_that_is_replaced_while_the_job_runs_ends_it_before_anything_is
         wait_for_run("the first events", lambda: copying.ids() == Counter(range(100)), running)
         running.stop()
     started = run_live_from(copying)
-    with pytest.raises(TopicReplaced, match="was deleted and created again"):
+    with pytest.raises(TopicGone, match="was deleted and created again"):
         started.wait()
     assert copying.ids() == Counter(range(100))
 
