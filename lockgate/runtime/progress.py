@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,7 @@ class Watcher:
     """Adds up the reports of a query, each one once."""
 
     events_total: int = 0
+    steps: Sequence[str] = ()  # those with state, in the order in which Spark reports them
     late_total: int = 0
     is_silent: bool = False  # was the last one about an epoch without news?
     _last: tuple[str, int] | None = None
@@ -81,7 +82,7 @@ class Watcher:
         events = count_events(report["sources"])
         self.events_total += events
         self.is_silent = is_epoch(report) and not has_news(report)
-        self.late_total += count_late(report)
+        self.late_total += count_late(report, self.steps)
         watermark = (report.get("eventTime") or {}).get("watermark")
         return Progress(
             epoch=report["batchId"],
@@ -116,10 +117,18 @@ def has_news(report: Mapping[str, Any]) -> bool:
     return any(source["numInputRows"] or source.get("startOffset") != source.get("endOffset") for source in inputs)
 
 
-def count_late(report: Mapping[str, Any]) -> int:
-    """How many rows the steps with state have dropped, because they came behind the watermark."""
+def count_late(report: Mapping[str, Any], steps: Sequence[str] = ()) -> int:
+    """How many rows the steps with state have dropped, because they came behind the watermark.
+
+    A step that several passes compute drops the same rows in each of them, and they count once. Spark may keep rows
+    from a pass whose conditions they would not meet, so what counts is the pass that got most.
+    """
     operators = report.get("stateOperators") or [] if is_epoch(report) else []
-    return sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
+    late: dict[str | int, int] = {}
+    for place, operator in enumerate(operators):
+        step = steps[place] if len(steps) == len(operators) else place
+        late[step] = max(late.get(step, 0), operator.get("numRowsDroppedByWatermark", 0))
+    return sum(late.values())
 
 
 def count_events(sources: list[Mapping[str, Any]]) -> int:

@@ -644,7 +644,7 @@ def run(
         _forgetting=forgetting,
         _has_end=until_caught_up,
         _ends_in_silence=until_caught_up and compiled.runs_without_rows,
-        _dropped=lambda: compiled.dropped.value,
+        _dropped=compiled.count_dropped,
         _crashes=crashes,
         _held=held,
         _stepper=stepper,
@@ -652,6 +652,7 @@ def run(
         goes_by_clock=compiled.runs_without_rows,
         _meter=meter,
         _rows_per_epoch=rows_per_epoch,
+        _watcher=Watcher(steps=compiled.stateful),
     )
     if stepper is not None:
         return started

@@ -132,13 +132,17 @@ class Compiled:
     operators: Mapping[str, Described]  # by the name of their step
     pulse: Path | None  # where the run says that time goes on in silence; None where it does not
     runs_without_rows: bool  # does Spark run epochs whether events come or not, because a step goes by the clock?
-    dropped: Accumulator[int]  # how many late events operators have dropped, as far as tasks have told
+    dropped: Mapping[str, Accumulator[int]]  # how many late events each operator has dropped, in all passes together
     parts: tuple[tuple[str, ...], ...]  # the steps of each part of the query, in the order in which Spark numbers them
     rejects: Rejects | None  # takes events that cannot be used; None where they stop the job
     letters: CompiledOutput | None  # the output that they go to: the query has none of its rows, the run adds them
     stateful: tuple[str, ...]  # the steps with state, in the order in which Spark reports them
     counted: tuple[CompiledOutput, ...]  # the outputs whose rows are counted at the end of the query
     tallies: Tallies | None  # what fan-outs count; None where there are none
+
+    def count_dropped(self) -> int:
+        """How many late events operators have dropped, as far as tasks have told; every pass drops the same ones."""
+        return sum(dropped.value // self.stateful.count(step) for step, dropped in self.dropped.items())
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,11 @@ def compile_plan(
     operators: dict[str, Described] = {}
     is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
     pulse = new_pulse() if _goes_on_in_silence(planned) else None
-    dropped = spark.sparkContext.accumulator(0)
+    dropped: Mapping[str, Accumulator[int]] = {
+        node.name: spark.sparkContext.accumulator(0)
+        for node in planned.logical.nodes
+        if is_operator(planned.logical, node)
+    }
     rejects = None if planned.job.dead_letters is None else Rejects(spark)
     has_fan_out = any(isinstance(node.step, FanOut) for node in planned.logical.nodes)
     tallies = Tallies(spark) if has_fan_out else None
@@ -422,7 +430,7 @@ def _operated(
     frame: DataFrame,
     planned: Plan,
     described: Described,
-    dropped: Accumulator[int],
+    dropped: Mapping[str, Accumulator[int]],
     begin: Sequence[Begun] | None,
     kept: frozenset[str],
     rejects: Rejects | None,
@@ -446,7 +454,7 @@ def _operated(
         partitions=planned.physical.state_partitions,
         declared=described.declared,
         sides=numbers,
-        dropped=None if _late_number(node) in numbers else dropped,
+        dropped=None if _late_number(node) in numbers else dropped[node.name],
         initial=None if begin is None else keyed_frame(frame.sparkSession, begin, described.keys, where=node.where),
         rejects=None if rejects is None else rejects.told,
         crashes=crashes,
