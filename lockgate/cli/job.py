@@ -316,7 +316,7 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
             where=f"checkpoint {started.checkpoint}",
             fix=f"see {started.log_file}; the job goes on where it was when it is run again",
         )
-    live.finish()
+    live.finish(started.unended)
     return 0
 
 
@@ -387,14 +387,16 @@ class LiveLine:
             self.say(progress.line())
             self._told, self._is_told = time.monotonic(), True
 
-    def finish(self) -> None:
-        """The last word of a run that ended well."""
+    def finish(self, unended: int | None = 0) -> None:
+        """The last word of a run that ended well, but for so many events of an epoch that was stopped."""
         if self._is_terminal:
             _print("")
         elif self._last is not None and not self._is_told and not self._as_json:
             self.say(self._last.line())
         events = self._last.events_total if self._last else 0
-        self.say(f"done: {events:,} events in {time.monotonic() - self._began:.1f} s")
+        more = "an unknown number" if unended is None else f"up to {unended:,}"
+        rest = "" if unended == 0 else f"; {more} more of the epoch that was stopped"
+        self.say(f"done: {events:,} events in {time.monotonic() - self._began:.1f} s{rest}")
 
 
 def offer_job(parser: argparse.ArgumentParser) -> None:

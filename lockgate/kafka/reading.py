@@ -14,7 +14,7 @@ from lockgate.commit.permits import Place
 from lockgate.errors import Refused
 from lockgate.kafka.codes import Code, name_of
 from lockgate.kafka.settings import ClientSettings
-from lockgate.kafka.topics import asked
+from lockgate.kafka.topics import PATIENCE_SECONDS, asked
 from lockgate.kafka.wire import Connection, Fetched, Unanswered, read_batches
 
 T = TypeVar("T")
@@ -82,18 +82,19 @@ def _connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
 
 
 def read_extents(
-    settings: ClientSettings, places: Iterable[Place], *, where: str
+    settings: ClientSettings, places: Iterable[Place], *, where: str, seconds: float = PATIENCE_SECONDS
 ) -> dict[Place, tuple[int, int] | None]:
     """The first offset of each partition that is still there, and the one behind the last; None where it is not."""
     with _connected(settings, where) as connection:
         wanted = list(places)
-        shapes = asked(lambda: connection.shapes({topic for topic, _ in wanted}, is_fresh=True), where)
+        ask = partial(asked, where=where, seconds=seconds)
+        shapes = ask(lambda: connection.shapes({topic for topic, _ in wanted}, is_fresh=True))
 
         def look(place: Place) -> tuple[int, int] | None:
             shape = shapes.get(place[0])
             if shape is None or place[1] >= shape.partitions:
                 return None
-            start = asked(partial(_look, connection, place, connection.start_offset), where)
-            return start, asked(partial(_look, connection, place, connection.end_offset), where)
+            start = ask(partial(_look, connection, place, connection.start_offset))
+            return start, ask(partial(_look, connection, place, connection.end_offset))
 
         return {place: look(place) for place in wanted}

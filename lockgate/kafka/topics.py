@@ -14,7 +14,7 @@ from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import OLDEST, Clock, Connection, TopicShape, Unanswered
 
 _EXISTS = 36
-_PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ def make_topic(
             where=where,
             fix="make it by hand, or give this client the right to",
         )
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         shape = asked(lambda: connection.shapes([name], is_fresh=True), where).get(name)
         if shape is not None and min(shape.leaders) >= 0:
@@ -141,7 +141,7 @@ def transaction_timeout_ms(connection: Connection, *, where: str) -> int:
     return min(600_000, most) if asked_for is None else asked_for
 
 
-def asked(ask: Callable[[], T], where: str, *, seconds: float = _PATIENCE_SECONDS, clock: Clock = time) -> T:
+def asked(ask: Callable[[], T], where: str, *, seconds: float = PATIENCE_SECONDS, clock: Clock = time) -> T:
     """What a look at the cluster says; asked again for a while where no answer comes, since a look changes nothing."""
     deadline = clock.monotonic() + seconds
     while True:

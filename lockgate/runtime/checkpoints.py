@@ -278,6 +278,12 @@ def source_ranges(checkpoint: Checkpoint, first: int, last: int) -> tuple[Source
     )
 
 
+def offsets_done(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
+    """Where the newest epoch that is planned ends in Kafka; where the sources began if there is none."""
+    planned = checkpoint.epochs("offsets")
+    return checkpoint.kafka_offsets(planned[-1]) if planned else _initial_offsets(checkpoint)
+
+
 def _initial_offsets(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
     """Where the Kafka sources of a checkpoint began; their connector keeps it, one file for each source."""
     found: dict[tuple[str, int], int] = {}

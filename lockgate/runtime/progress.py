@@ -142,9 +142,12 @@ def count_events(sources: list[Mapping[str, Any]]) -> int:
 
 
 def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many records wait, over all sources that say so, each counted once."""
+    """How many records wait, over all sources that say so, each counted once; `waiting` is that of realtime.py."""
     once = {source.get("description"): source for source in sources if not is_beat(source)}.values()
-    lags = [_lag(source.get("endOffset"), source.get("latestOffset")) for source in once]
+    lags = [
+        source["waiting"] if "waiting" in source else _lag(source.get("endOffset"), source.get("latestOffset"))
+        for source in once
+    ]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known else None
 

@@ -64,6 +64,7 @@ from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, is_epoch
+from lockgate.runtime.realtime import unended_records, with_waiting
 from lockgate.runtime.scans import count_once, scans_of
 from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
@@ -153,6 +154,7 @@ class Run:
     _heap: dict[str, int] = field(default_factory=dict)  # of Spark's driver, at its last report
     _reported_at: float = 0.0  # by the clock of a machine that runs, when the query reported last
     pulse: Path | None = None  # where it is said that event time goes on without events; None where it never does
+    unended: int | None = 0  # events, at most, of a real-time epoch that was stopped before its end; None if unknown
     epochs_done: int = 0  # that were reported, at the last look
     goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
     query_run: str = ""  # Spark's id of this start of the query, as its own log has it
@@ -263,7 +265,8 @@ class Run:
             self._scans = scans_of(self._query._jsq)
         newest = _as_mapping(last)
         told = map(_as_mapping, self._query.recentProgress) if watcher.has_missed(newest) else [newest]
-        return [count_once(report, self._scans) for report in told]
+        once = (count_once(report, self._scans) for report in told)
+        return [with_waiting(report) if self.job.mode is Mode.REAL_TIME else report for report in once]
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
@@ -430,6 +433,9 @@ class Run:
         self._crashes.close()
         for output in self._writer.outputs:
             output.sink.close()
+        if self.job.mode is Mode.REAL_TIME and self._is_stopping.is_set():
+            checkpoint = Checkpoint(root=self.checkpoint, spark=self._writer.spark)
+            self.unended = unended_records(checkpoint, self._writer.sources, where=f"job {self.job.name!r}")
         if self._forgetting is not None:
             self._forgetting.close()
         if self._held is not None:

@@ -1,7 +1,65 @@
 """The live line: what a run tells of itself after an epoch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lockgate.operators.fanout import Ending, Joined, Score, Tally
-from lockgate.runtime.progress import Progress
+from lockgate.runtime.metrics.figures import Names, lags
+from lockgate.runtime.progress import Progress, Watcher
+from lockgate.runtime.realtime import with_waiting
+
+# As Spark 4.3 reported the first two epochs of a real-time query over a topic that two records came to all the time.
+REAL_TIME: list[Mapping[str, Any]] = [
+    {
+        "timestamp": "2026-11-18T19:59:40.603Z",
+        "batchId": 0,
+        "durationMs": {"addBatch": 6835, "latestOffset": 1058, "triggerExecution": 8871},
+        "sources": [
+            {
+                "description": "KafkaV2[Subscribe[in]]",
+                "startOffset": "null",
+                "endOffset": '{"in": {"0": 35, "1": 35}}',
+                "latestOffset": '{"in": {"0": 18, "1": 18}}',
+                "numInputRows": 70,
+                "metrics": {"avgOffsetsBehindLatest": "1.0", "maxOffsetsBehindLatest": "2"},
+            }
+        ],
+    },
+    {
+        "timestamp": "2026-11-18T19:59:49.803Z",
+        "batchId": 1,
+        "durationMs": {"addBatch": 6348, "latestOffset": 27, "triggerExecution": 6826},
+        "sources": [
+            {
+                "description": "KafkaV2[Subscribe[in]]",
+                "startOffset": '{"in": {"0": 35, "1": 35}}',
+                "endOffset": '{"in": {"0": 52, "1": 50}}',
+                "latestOffset": '{"in": {"0": 35, "1": 37}}',
+                "numInputRows": 32,
+                "metrics": {"avgOffsetsBehindLatest": "0.0", "maxOffsetsBehindLatest": "0"},
+            }
+        ],
+    },
+]
+
+
+def test_in_real_time_what_waits_is_what_has_come_since_the_epoch_ended() -> None:
+    watcher = Watcher()
+    told = [watcher.take(with_waiting(report)) for report in REAL_TIME]
+    assert [(one.events_total, one.lag) for one in told if one] == [(70, 2), (102, 0)]
+    names = Names(sources={"[in]": "payments"})
+    assert [lags(with_waiting(report), names) for report in REAL_TIME] == [
+        {("payments", "", ""): 2},
+        {("payments", "", ""): 0},
+    ]
+
+
+def test_in_real_time_a_source_that_does_not_say_what_waits_has_no_lag() -> None:
+    report = {**REAL_TIME[0], "sources": [{**REAL_TIME[0]["sources"][0], "metrics": {}}]}
+    told = Watcher().take(with_waiting(report))
+    assert told is not None
+    assert told.lag is None
+    assert lags(with_waiting(report), Names()) == {}
 
 
 def line_of(tally: Tally) -> str:

@@ -1,5 +1,6 @@
 """Real-time mode: rows leave before their epoch ends."""
 
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -8,13 +9,18 @@ import pytest
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, stream
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
+from lockgate.planner import physical
+from lockgate.runtime.progress import Progress
 from support.records import read_json, send
 from support.runs import live, wait_for_run
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 
-def test_rows_go_through_a_job_in_real_time_mode(kafka: str, tmp_path: Path) -> None:
+def test_rows_go_through_a_job_in_real_time_mode_and_are_counted(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(physical, "REAL_TIME_EPOCH", timedelta(seconds=5))  # the shortest that Spark takes
     read, write = f"rt-in-{uuid4().hex[:8]}", f"rt-out-{uuid4().hex[:8]}"
     create_topics(kafka, [read, write], partitions=1, where="test")
     source = stream("payments", KafkaSource(topic=read, servers=kafka, value="id INT, amount INT"))
@@ -31,4 +37,17 @@ def test_rows_go_through_a_job_in_real_time_mode(kafka: str, tmp_path: Path) -> 
         send(kafka, read, [{"id": number, "amount": number} for number in range(40)])
         wait_for_run("all rows", lambda: len(read_json(kafka, write)) >= 29, started)
         assert started.is_running
-    assert [row["id"] for row in read_json(kafka, write)] == list(range(11, 40))
+        told: list[Progress] = []
+
+        def has_ended() -> bool:
+            told.extend(filter(None, [started.progress()]))
+            return bool(told) and told[-1].events_total >= 40
+
+        wait_for_run("the end of an epoch", has_ended, started)
+        assert all(0 <= (one.lag or 0) <= 40 - one.events_total for one in told), [one.line() for one in told]
+        assert told[-1].lag == 0
+        send(kafka, read, [{"id": number, "amount": number} for number in range(40, 47)])
+        wait_for_run("rows of an epoch that goes on", lambda: len(read_json(kafka, write)) >= 36, started)
+    assert [row["id"] for row in read_json(kafka, write)] == list(range(11, 47))
+    has_ended()
+    assert told[-1].events_total + (started.unended or 0) == 47

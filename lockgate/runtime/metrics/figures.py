@@ -180,6 +180,10 @@ def lags(report: Mapping[str, Any], names: Names) -> dict[tuple[str, str, str], 
     found: dict[tuple[str, str, str], int] = {}
     for source in _sources(report):
         name = _name_source(source, names)
+        if "waiting" in source:  # a real-time query does not say it by partition
+            if source["waiting"] is not None:
+                found[name, "", ""] = source["waiting"]
+            continue
         end, latest = parse_offset(source.get("endOffset")), parse_offset(source.get("latestOffset"))
         if not isinstance(end, dict) or not isinstance(latest, dict):
             continue
