@@ -269,8 +269,7 @@ class Stream:
     def processing_time(self) -> Stream:
         """Tell the time by the clock: an event belongs to the moment at which the epoch that reads it was planned.
 
-        None is late while the clock goes forward. One that is set back, or that of another machine which is behind,
-        makes events late for windows that have closed, and they are dropped.
+        No event is late: the time of a job never goes back. While the clock of the machine is behind, it stands still.
         """
         return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=arrival_time()))
 

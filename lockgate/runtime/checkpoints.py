@@ -30,6 +30,7 @@ class Past:
     planned: int = -1  # the newest epoch that was planned, and may be repeated
     upcoming: int = 0  # the epoch that it begins with
     watermark_ms: int = 0  # the watermark that the epoch behind the last one acts on, since 1970
+    clock_ms: int = 0  # the time of the newest epoch that was planned, since 1970
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,11 @@ class Checkpoint:
         """What a query that starts now finds."""
         planned, ended = self.epochs("offsets"), self.epochs("commits")
         told = [self._told(f"offsets/{planned[-1]}", "batchWatermarkMs")] if planned else []
+        clock_ms = self._told(f"offsets/{planned[-1]}", "batchTimestampMs") if planned else 0
         told += [self._told(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
         newest = max(planned, default=-1)
         upcoming = newest + 1 if newest < 0 or newest in ended else newest
-        return Past(planned=newest, upcoming=upcoming, watermark_ms=max(told, default=0))
+        return Past(planned=newest, upcoming=upcoming, watermark_ms=max(told, default=0), clock_ms=clock_ms)
 
     def is_still(self, epoch: int, now_ms: int) -> bool:
         """Has an epoch run at this time of the clock, and left the watermark where it found it?"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from lockgate.spark.timing import UNTIL_MS
@@ -62,7 +63,7 @@ class Watcher:
     steps: Sequence[str] = ()  # those with state, in the order in which Spark reports them
     late_total: int = 0
     is_silent: bool = False  # was the last one about an epoch without news?
-    _last: tuple[str, int] | None = None
+    _last: tuple[str, int, bool] | None = None
     upcoming: int = 0  # the epoch that the next report is about, unless one was missed
 
     def has_missed(self, report: Mapping[str, Any]) -> bool:
@@ -95,9 +96,17 @@ class Watcher:
         )
 
 
-def _place(report: Mapping[str, Any]) -> tuple[str, int]:
-    """Where a report stands among the others: Spark's times are ISO-8601 in UTC, so their text is in order."""
-    return report["timestamp"], report["batchId"]
+def _place(report: Mapping[str, Any]) -> tuple[str, int, bool]:
+    """Where a report stands among the others: Spark's times are ISO-8601 in UTC, so their text is in order.
+
+    Time may stand still. Then what an epoch tells stands behind what was said while it had nothing to run for.
+    """
+    return report["timestamp"], report["batchId"], is_epoch(report)
+
+
+def behind_job(report: Mapping[str, Any], now: datetime) -> timedelta:
+    """How far the machine's clock, at `now`, is behind the job's time, which never goes back (spark/clock.py)."""
+    return max(datetime.fromisoformat(report["timestamp"]) - now, timedelta(0))
 
 
 def is_epoch(report: Mapping[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.duration import as_spark_text
+from lockgate.dataflow.duration import as_people_text, as_spark_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import LateEvents, Letters, Read, Timed, TimedOut, Transform, Write
 from lockgate.errors import (
@@ -63,7 +63,7 @@ from lockgate.runtime.metrics.meter import Facts, Meter
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
-from lockgate.runtime.progress import Progress, Watcher, is_epoch
+from lockgate.runtime.progress import Progress, Watcher, behind_job, is_epoch
 from lockgate.runtime.realtime import unended_records, with_waiting
 from lockgate.runtime.scans import count_once, scans_of
 from lockgate.runtime.sourcelist import SourceList
@@ -75,12 +75,13 @@ from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.mqtt import MqttSource
 from lockgate.sources.socket import SocketSource
+from lockgate.spark.clock import job_clock, start_query
 from lockgate.spark.compile import Compiled, compile_plan, read_from
 from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.jars import connector_jars
 from lockgate.spark.machines import check_machines
 from lockgate.spark.session import SessionPlan, is_local, is_submitted, open_session
-from lockgate.spark.stepping import Stepper, start_stepped
+from lockgate.spark.stepping import Stepper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +103,7 @@ _QUIET_SECONDS = 5.0
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
 _TICK_MS = 2
+_CLOCK_TOLERANCE = timedelta(seconds=5)
 _OTHER_SOURCES = "sources in the checkpoint offsets"
 _NO_STATE = "CANNOT_LOAD_STATE_STORE"
 _DAMAGES = ("EOFException", "Stream is corrupted", "ChecksumException", "ZipException", "NullPointerException")
@@ -146,6 +148,7 @@ class Run:
     _heartbeat: Heartbeat | None = None
     _times: Times = field(default_factory=Times)
     _newest: Progress | None = None  # what nobody was told yet
+    _is_clock_behind: bool = False
     _stepper: Stepper | None = None  # who says, in a test, what time it is and when an epoch may begin
     _settled: int | None = None  # the newest epoch when it settled; None before the first step of a query
     _meter: Meter | None = None
@@ -223,6 +226,7 @@ class Run:
             news = self._watcher.take(report)
             if news is not None:
                 self._newest = news
+                self._look_at_clock(report)
                 if self._meter is not None:
                     self._meter.take(report)
                     self._heap, self._reported_at = _heap_bytes(self._writer.spark), time.monotonic()
@@ -232,6 +236,20 @@ class Run:
                 self._times.add(done, self._writer.tries.of(news.epoch))
         if self._meter is not None:
             self._meter.note(self._facts())
+
+    def _look_at_clock(self, report: dict[str, Any]) -> None:
+        """Warn once when the machine's clock is behind the job's time, and again only after it was right."""
+        behind = behind_job(report, datetime.now(UTC))
+        is_behind = behind > _CLOCK_TOLERANCE
+        if is_behind and not self._is_clock_behind:
+            log.warning(
+                "job %s: the clock of this machine is %s behind the time of the last epoch. No event is lost, but the"
+                " job's time stands still until the clock is there: windows in processing time, timers, time to live"
+                " and idle= wait. Check the clock of this machine, and that of the machine on which the job ran before",
+                self.job.name,
+                as_people_text(timedelta(seconds=behind // timedelta(seconds=1))),
+            )
+        self._is_clock_behind = is_behind
 
     def _facts(self) -> Facts:
         """What there is to tell for metrics beside Spark's reports."""
@@ -621,13 +639,19 @@ def run(
             writer.pacer = Pacer(spark, Pace(target, ROWS_FIRST, rows_per_epoch), job=job.name)
         writer.tries = Tries(None if past is None else past.local, planned=-1 if past is None else past.past().planned)
 
+        clock = job_clock(spark) if stepper is None else stepper
+
         def begin(place: str = place, compiled: Compiled = compiled) -> StreamingQuery:
             tables.begin()
             with reaching(past):
                 writer.past = Checkpoint(root=place, spark=spark).past()
                 if letters is not None and letters.acker is not None:
                     letters.acker.begin(writer.past.planned, is_endless=not until_caught_up)
-                return _start(planned, compiled, place, until_caught_up, writer, stepper)
+                if isinstance(clock, Stepper):
+                    clock.begin(least_ms=writer.past.clock_ms)
+                else:
+                    clock.goOnFrom(writer.past.clock_ms)
+                return _start(planned, compiled, place, until_caught_up, writer, clock)
 
         def begin_anew() -> StreamingQuery:
             assert forgetting is not None
@@ -837,25 +861,22 @@ def _start(
     checkpoint: str,
     until_caught_up: bool,
     epochs: EpochWriter,
-    stepper: Stepper | None,
+    clock: Any,
 ) -> StreamingQuery:
     from pyspark.errors import PySparkException
 
     job = planned.job
-    writer = compiled.frame.writeStream.queryName(job.name).option("checkpointLocation", checkpoint)
-    if job.mode is Mode.REAL_TIME:
-        sink = compiled.outputs[0].sink
-        writer = _real_time_writer(compiled, sink, checkpoint, planned.physical.epoch).queryName(job.name)
-    else:
+    try:
+        if job.mode is Mode.REAL_TIME:  # where no step goes by the clock
+            return _start_real_time(planned, compiled, checkpoint)
+        writer = compiled.frame.writeStream.option("checkpointLocation", checkpoint)
         writer = writer.foreachBatch(epochs.write).outputMode("append")
         if until_caught_up:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=as_spark_text(planned.physical.epoch))
-    try:
-        if stepper is not None:
-            return start_stepped(compiled.frame, writer, name=job.name, checkpoint=checkpoint, stepper=stepper)
-        return writer.start()
+            epoch = timedelta(milliseconds=1) if isinstance(clock, Stepper) else planned.physical.epoch
+            writer = writer.trigger(processingTime=as_spark_text(epoch))
+        return start_query(compiled.frame, writer, name=job.name, checkpoint=checkpoint, clock=clock)
     except PySparkException as error:
         raise BadJob(
             f"Spark refuses the query of job {job.name!r}: {str(error).splitlines()[0]}",
@@ -864,12 +885,14 @@ def _start(
         ) from error
 
 
-def _real_time_writer(compiled: Compiled, sink: Any, checkpoint: str, epoch: timedelta) -> Any:
+def _start_real_time(planned: Plan, compiled: Compiled, checkpoint: str) -> StreamingQuery:
+    sink: Any = compiled.outputs[0].sink
     rows = sink.encode(compiled.frame, where=compiled.outputs[0].where)
-    writer = rows.writeStream.format("kafka").outputMode("update").option("checkpointLocation", checkpoint)
-    for name, text in sink.options().items():
+    writer: Any = rows.writeStream.queryName(planned.job.name).format("kafka").outputMode("update")
+    for name, text in {**sink.options(), "checkpointLocation": checkpoint}.items():
         writer = writer.option(name, text)
-    return writer.trigger(realTime=as_spark_text(epoch))
+    query: StreamingQuery = writer.trigger(realTime=as_spark_text(planned.physical.epoch)).start()
+    return query
 
 
 def _translate(error: Exception, cause: list[Exception], run: Run) -> LockgateError:

@@ -6,8 +6,7 @@ begin. A `Stepper` is that clock: its time stands still until it is set, and Spa
     Spark                    begins an epoch, if there is anything to do -> waits for the time of the next one
     who runs it              sets the time, writes input                 -> asks for a step, waits until it is done
 
-Nothing else of the query is different. Spark starts queries with a clock of its own and takes another one only from
-inside, at the door that its own tests use; PySpark does not show it.
+Nothing else of the query is different.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _POLL_SECONDS = 0.05
 
@@ -47,8 +44,9 @@ class Stepper:
         self._steps.release()
         return self.wait(is_alive)
 
-    def begin(self) -> None:
-        """A query starts: what was asked of the one before is forgotten."""
+    def begin(self, *, least_ms: int) -> None:
+        """A query starts: what was asked of the one before is forgotten. Its time is `least_ms` or later."""
+        self.now_ms = max(self.now_ms, least_ms)
         self._steps, self._done, self._is_over = threading.Semaphore(0), threading.Semaphore(0), False
 
     def stop(self, query: StreamingQuery) -> None:
@@ -85,50 +83,3 @@ class Stepper:
         """What it is in the JVM."""
 
         implements = ("org.apache.spark.util.Clock",)
-
-
-def start_stepped(
-    frame: DataFrame, writer: DataStreamWriter, *, name: str, checkpoint: str, stepper: Stepper
-) -> StreamingQuery:
-    """Start a query whose writer calls a function for every epoch, as `writer.start()` would, with this clock."""
-    from pyspark.java_gateway import ensure_callback_server_started
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    session = frame.sparkSession
-    gateway = session.sparkContext._gateway
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    jvm: Any = session.sparkContext._jvm
-    made = writer.trigger(processingTime="1 millisecond")._jwrite
-    rows = frame._jdf
-    sink = jvm.org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink(
-        _held(made, "foreachBatchWriter"), rows.exprEnc()
-    )
-    nothing = jvm.scala.Option.empty()
-    stepper.begin()
-    query = (
-        session._jsparkSession.sessionState()
-        .streamingQueryManager()
-        .startQuery(
-            jvm.scala.Option.apply(name),
-            nothing,  # a name of the sink
-            jvm.scala.Option.apply(checkpoint),
-            rows,
-            _held(made, "extraOptions").originalMap(),
-            sink,
-            _held(made, "outputMode"),
-            False,  # no temporary checkpoint
-            True,  # goes on from the checkpoint
-            _held(made, "trigger"),
-            stepper,
-            nothing,
-            nothing,
-        )
-    )
-    return StreamingQuery(query)
-
-
-def _held(thing: Any, name: str) -> Any:
-    """What a private field of an object in the JVM holds."""
-    field = thing.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(thing)

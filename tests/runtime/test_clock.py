@@ -1,9 +1,10 @@
 """What the clock moves, through Spark: timers, early results, time-outs and expiry, also where no event comes.
 
 Where a step goes by the clock Spark runs epochs for ever, with events or without, so a run to the end has to find the
-end by itself.
+end by itself. The time of a job never goes back, also on a machine whose clock does.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lockgate import (
     Guarantee,
@@ -27,7 +28,9 @@ from lockgate import (
     windows,
 )
 from lockgate.errors import Failed
-from support.runs import live, reports_of, run_to_the_end, wait_for_run
+from lockgate.spark.clock import job_clock
+from lockgate.spark.stepping import Stepper
+from support.runs import live, reports_of, run_to_the_end, start, wait_for_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -126,6 +129,63 @@ def test_what_has_expired_is_forgotten_though_its_key_is_never_seen_again(tmp_pa
         wait_for_run("what is left", lambda: get_state(job, name, checkpoint=running.checkpoint) == left, running)
     first = get_state(job, name, checkpoint=running.checkpoint, epoch=0)
     assert first == {("a",): {"short": 91, "long": 91}}
+
+
+class Moment(StatefulFunction):
+    """Says what time it is."""
+
+    schema = "n INT, at TIMESTAMP"
+
+    def process(self, row: Any, context: Any) -> Iterator[Any]:
+        yield (row.n, context.processing_time)
+
+
+@pytest.mark.slow
+def test_on_a_machine_whose_clock_is_behind_no_event_is_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    counts, moments = MemorySink(), MemorySink()
+
+    def job(count: int) -> Job:
+        read = stream("events", MemorySource([("a", number) for number in range(count)], value="k STRING, n INT"))
+        counted = read.processing_time().key_by("k").window(windows.tumbling("1 minute")).aggregate(n="count(*)")
+        return Job(
+            "behind",
+            counted.to("counts", counts),
+            read.key_by("k").parallel(1).process(Moment()).to("moments", moments),
+            guarantee=Guarantee.AT_LEAST_ONCE,
+        )
+
+    def run_until(moment: datetime, count: int) -> None:
+        started = start(job(count), tmp_path, stepper=Stepper(int(moment.timestamp() * 1000)))
+        started.settle()
+        started.stop()
+
+    now = datetime.now(UTC)
+    run_until(now + timedelta(hours=1), 3)
+    run_to_the_end(job(5), tmp_path)  # by the clock of this machine, which is an hour behind
+    run_until(now + timedelta(hours=2), 6)
+    assert sum(row.n for row in counts.rows) == 5, "the sixth event is in a window that is open"
+    told = [row.at for row in sorted(moments.rows)]
+    assert told == sorted(told)
+    assert told[:3] == [now.replace(microsecond=now.microsecond // 1000 * 1000) + timedelta(hours=1)] * 3
+    warned = [one.getMessage() for one in caplog.records if "the clock of this machine is" in one.getMessage()]
+    assert len(warned) == 1
+
+
+def test_the_time_of_a_job_stands_still_while_the_clock_of_its_machine_steps_back(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    other, clock = job_clock(spark), job_clock(spark)  # a process may run several jobs
+    other.goOnFrom(10_000)
+    machine = jvm.org.apache.spark.util.ManualClock(5_000)
+    clock.setMachine(machine)
+    told = []
+    for moment in (6_000, 2_000, 5_999, 6_001):
+        machine.setTime(moment)
+        told.append(clock.getTimeMillis())
+    clock.goOnFrom(7_000)
+    assert [*told, clock.getTimeMillis()] == [6_000, 6_000, 6_000, 6_001, 7_000]
+    before = time.monotonic()
+    clock.waitTillTime(7_050)  # what is left of an epoch passes, though this machine never gets there
+    assert 0.05 <= time.monotonic() - before < 5
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """The live line: what a run tells of itself after an epoch."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from lockgate.operators.fanout import Ending, Joined, Score, Tally
 from lockgate.runtime.metrics.figures import Names, lags
-from lockgate.runtime.progress import Progress, Watcher
+from lockgate.runtime.progress import Progress, Watcher, behind_job
 from lockgate.runtime.realtime import with_waiting
 
 # As Spark 4.3 reported the first two epochs of a real-time query over a topic that two records came to all the time.
@@ -60,6 +63,12 @@ def test_in_real_time_a_source_that_does_not_say_what_waits_has_no_lag() -> None
     assert told is not None
     assert told.lag is None
     assert lags(with_waiting(report), Names()) == {}
+
+
+@pytest.mark.parametrize(("second", "behind"), [(40, 20), (59, 1), (60, 0), (61, 0)])
+def test_a_clock_is_behind_a_job_by_the_time_of_its_last_report(second: int, behind: int) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+    assert behind_job({"timestamp": "2026-01-01T00:01:00.000Z"}, now) == timedelta(seconds=behind)
 
 
 def line_of(tally: Tally) -> str:
