@@ -105,6 +105,7 @@ def explain_json(planned: Plan) -> dict[str, Any]:
                     "execution": step.execution,
                     "reason": step.reason,
                     "has_state": step.has_state,
+                    "kept_for_branches": planned.cuts.branches.get(step.name),
                 }
                 for step in planned.physical.steps
             ],
@@ -136,7 +137,11 @@ def pictures(planned: Plan) -> tuple[Picture, Picture]:
         boxes=tuple(
             _box(
                 node,
-                (_tasks_text(tasks[node.name].tasks), f"stage {tasks[node.name].stage}, {tasks[node.name].execution}"),
+                (
+                    _tasks_text(tasks[node.name].tasks),
+                    f"stage {tasks[node.name].stage}, {tasks[node.name].execution}",
+                    *(f"kept for {n} branches" for n in [planned.cuts.branches.get(node.name)] if n is not None),
+                ),
             )
             for node in planned.logical.nodes
         ),
@@ -165,9 +170,10 @@ def _step_lines(planned: Plan) -> list[str]:
     lines = ["Steps"]
     for step in planned.physical.steps:
         state = ", keeps state" if step.has_state else ""
-        lines.append(
-            f"  {step.name:{width}}  {step.kind}, {_tasks_text(step.tasks)}, {step.execution}{state}: {step.reason}"
-        )
+        branches = planned.cuts.branches.get(step.name)
+        kept = "" if branches is None else f"; computed once per epoch, its rows are kept for {branches} branches"
+        how = f"{_tasks_text(step.tasks)}, {step.execution}{state}"
+        lines.append(f"  {step.name:{width}}  {step.kind}, {how}: {step.reason}{kept}")
     moves = [edge for edge in planned.physical.edges if edge.exchange.strategy.value != "forward"]
     if moves:
         lines.append("Exchanges (all other edges are forward)")

@@ -11,22 +11,42 @@
 Spark computes every pass from the sources on, and a step that several ways of one pass come from once for each of them.
 Most steps give the same each time. One that is not deterministic gives every way other values: an event would be in
 none of two branches that exclude each other, or in both, without any failure and whatever is declared. So such a step
-has one place in all passes together, or the job is refused.
+has one place in all passes together. If it had several, the query ends there: its rows are computed once per epoch and
+kept, and the steps behind it are applied to them. If these cannot be applied to kept rows, the job is refused.
+
+    the step has       behind it                                  what happens
+    one place          anything                                   it is a step of the query
+    several places     steps without state, time or transform     the query ends there, its rows are kept
+    several places     state, time or a transform                 the job is refused
+    several places     anything, in real-time mode                the job is refused
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.fanout import FanOut
-from lockgate.dataflow.steps import LateEvents, Letters, Part, Select, TableJoin, TimedOut, Where, Write
+from lockgate.dataflow.steps import (
+    LateEvents,
+    Letters,
+    Part,
+    Select,
+    TableJoin,
+    Timed,
+    TimedOut,
+    Transform,
+    Where,
+    Write,
+)
 from lockgate.errors import BadJob
+from lockgate.guarantees import Mode
 from lockgate.planner.derive import is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
+from lockgate.planner.physical import has_state
 from lockgate.planner.sql import read_expression
 
 
@@ -61,7 +81,7 @@ def way_of(graph: LogicalGraph, output: Node) -> Way | None:
     while isinstance(node.step, Where) and isinstance(node.step.condition, str) and not is_wild(node):
         conditions.insert(0, node)
         node = graph.node(node.inputs[0])
-    if isinstance(node.step, Part):
+    if isinstance(node.step, Part) and not is_wild(node):  # else each output of the part would have other events
         return Way(graph.node(node.inputs[0]), False, (node, *conditions), select)
     side = node if is_side_of_operator(graph, node) else None
     base = node if side is None else graph.node(side.inputs[0])
@@ -101,6 +121,11 @@ def takes_from(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
     return graph.node(node.inputs[0]).inputs if isinstance(node.step, LateEvents) else node.inputs
 
 
+def fed_by(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
+    """The steps that have to be computed for a step: a side of an operator is a part of what leaves the operator."""
+    return node.inputs if is_side_of_operator(graph, node) else takes_from(graph, node)
+
+
 def is_side_of_operator(graph: LogicalGraph, node: Node) -> bool:
     """Does it take what leaves an operator beside its results?"""
     return isinstance(node.step, LateEvents | TimedOut) and is_operator(graph, graph.node(node.inputs[0]))
@@ -114,25 +139,79 @@ def logs_late_events(graph: LogicalGraph, node: Node) -> bool:
     return time is not None and time.late is Late.LOG
 
 
-def refuse_repeated_chance(graph: LogicalGraph) -> None:
-    """Refuse a step that is not deterministic and would be computed more than once: it gives other values each time."""
-    wild = [node for node in graph.nodes if not isinstance(node.step, Write) and is_wild(node)]
-    places = _places(graph) if wild else Counter[str]()
-    for node in wild:
-        if places[node.name] > 1:
-            cure = "make it deterministic (derive random values from the event), or "
-            raise BadJob(
-                f"{node.kind} {node.name!r} would be computed {places[node.name]:,} times, because its rows go several"
-                " ways, and each way would get other values: an event could be in none of them, or in several",
-                where=node.where,
-                fix=("" if isinstance(node.step, FanOut) else cure)
-                + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
-                " its rows to a topic, and go on from there in a job of its own",
-            )
+@dataclass(frozen=True)
+class Cuts:
+    """Where the query ends before its outputs, and what is left to do with the rows of each epoch.
+
+    Args:
+        branches: The steps whose rows are computed once per epoch and kept, and for how many branches.
+        below: The steps that are applied to rows that are kept. All others are steps of the query.
+        ends: The steps of the query whose rows steps below need, in the order of the plan.
+    """
+
+    branches: Mapping[str, int] = field(default_factory=dict)
+    below: frozenset[str] = frozenset()
+    ends: tuple[str, ...] = ()
 
 
-def _places(graph: LogicalGraph) -> Counter[str]:
-    """How often each step is computed in an epoch: its places in the trees of all passes."""
+def find_cuts(graph: LogicalGraph) -> Cuts:
+    """Where rows are kept so that no step that is not deterministic is computed twice; BadJob if that is impossible."""
+    if not any(map(computes_once, graph.nodes)):
+        return Cuts()
+    places = _roots(graph)
+    below: set[str] = set()
+    branches: dict[str, int] = {}
+    for node in reversed(graph.nodes):  # every step stands behind those that feed it
+        if computes_once(node) and places[node.name] > 1:
+            behind = _steps_behind(graph, node)
+            _refuse_uncuttable(graph, node, behind, places[node.name])
+            branches[node.name] = places[node.name]
+            below |= {one.name for one in behind}
+        for name in fed_by(graph, node):
+            places[name] += 1 if node.name in branches else places[node.name]
+    needed = {name for node in graph.nodes if node.name in below for name in fed_by(graph, node)}
+    return Cuts(branches, frozenset(below), tuple(one.name for one in graph.nodes if one.name in needed - below))
+
+
+def computes_once(node: Node) -> bool:
+    """Must it be computed once, since it gives other rows each time? (The SQL of a sink has one place.)"""
+    return not isinstance(node.step, Write) and is_wild(node)
+
+
+def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
+    """All steps that a step feeds, directly or through others."""
+    reached, found = {first.name}, list[Node]()
+    for node in graph.nodes:
+        if reached & set(fed_by(graph, node)):
+            reached.add(node.name)
+            found.append(node)
+    return found
+
+
+def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], places: int) -> None:
+    """Refuse a step with several branches that cannot be applied to rows that an epoch keeps."""
+    # A batch has no state from one epoch to the next and no watermark, and nobody knows what a transform uses.
+    hindrance = next((one for one in behind if has_state(one) or isinstance(one.step, Timed | Transform)), None)
+    if hindrance is not None:
+        reason = f"{hindrance.kind} {hindrance.name!r} behind it has to be a part of the query"
+    elif graph.job.mode is Mode.REAL_TIME:
+        reason = "in real-time mode rows leave before their epoch ends"
+    else:
+        return
+    change = "make it deterministic (derive random values from the event), or "
+    raise BadJob(
+        f"{wild.kind} {wild.name!r} would be computed {places:,} times, because its rows go several"
+        " ways, and each way would get other values: an event could be in none of them, or in several. Its rows cannot"
+        f" be kept for all ways, because {reason}",
+        where=wild.where,
+        fix=("" if isinstance(wild.step, FanOut) else change)
+        + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
+        " its rows to a topic, and go on from there in a job of its own",
+    )
+
+
+def _roots(graph: LogicalGraph) -> Counter[str]:
+    """The steps that passes go over, and how many passes go over each."""
     roots: list[str] = []
     shared: list[str | None] = []
     for node in graph.nodes:
@@ -144,11 +223,7 @@ def _places(graph: LogicalGraph) -> Counter[str]:
             is_side = is_operator(graph, node)
             roots.append(node.name if is_side else node.inputs[0])
             shared.append(sides_of(node.name) if is_side else None)
-    places = Counter(roots[members[0]] for members in share_passes(shared))
-    for node in reversed(graph.nodes):  # every step stands behind those that feed it
-        for name in node.inputs if is_side_of_operator(graph, node) else takes_from(graph, node):
-            places[name] += places[node.name]
-    return places
+    return Counter(roots[members[0]] for members in share_passes(shared))
 
 
 def _names(sql: str) -> set[str]:

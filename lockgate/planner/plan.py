@@ -6,14 +6,14 @@ the command line raise for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lockgate.dataflow.job import Job
 from lockgate.errors import OverClaim
 from lockgate.guarantees import Guarantee
 from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import LogicalGraph, build_logical
-from lockgate.planner.passes import refuse_repeated_chance
+from lockgate.planner.passes import Cuts, find_cuts
 from lockgate.planner.physical import PhysicalGraph, build_physical
 
 
@@ -28,6 +28,7 @@ class Plan:
     logical: LogicalGraph
     physical: PhysicalGraph
     paths: tuple[PathGuarantee, ...]
+    cuts: Cuts = field(default_factory=Cuts)
 
     def refusal(self) -> OverClaim | None:
         """The error for a job that declares more than it reaches, or None."""
@@ -48,7 +49,7 @@ class Plan:
 def plan(job: Job) -> Plan:
     """What the job will run and what it is worth; raises BadJob for a description that cannot mean anything."""
     logical = build_logical(job)
-    refuse_repeated_chance(logical)
+    cuts = find_cuts(logical)
     physical = build_physical(logical)
     paths = derive(logical)
     # An output that is declared lower on purpose does not pull the whole job down.
@@ -62,6 +63,7 @@ def plan(job: Job) -> Plan:
         logical=logical,
         physical=physical,
         paths=paths,
+        cuts=cuts,
     )
 
 

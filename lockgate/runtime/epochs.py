@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.commit.coordinator import Outcome
 from lockgate.failures import TRIED
@@ -23,7 +23,7 @@ from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
-from lockgate.runtime.kept import kept
+from lockgate.runtime.kept import finished, kept
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.metrics.meter import Meter
@@ -35,13 +35,16 @@ from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
 from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.attempts import first_attempts
-from lockgate.spark.compile import TAG, CompiledOutput
+from lockgate.spark.compile import TAG, CompiledOutput, Finish
 from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.fanout import Tallies
 from lockgate.spark.timing import LateLog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_REPORTS = 100
+"""So many epochs Spark reports at the most, when somebody looks."""
 
 
 @dataclass
@@ -57,6 +60,7 @@ class EpochWriter:
     tries_once: bool = False  # must a task that Spark tries again be stopped?
     is_wild: bool = False  # is a step not deterministic, so that rows that are computed again may be others?
     where: str = ""  # the job, as errors name it
+    finish: Finish | None = None  # makes the rows of all outputs, where the query ends before them
     has_late: bool = False  # do late events leave the query, and beside them all that are in time?
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
@@ -71,6 +75,7 @@ class EpochWriter:
     past: Past = field(default_factory=Past)  # what the query found when it started
     on_first: Callable[[], None] | None = None  # what is done when the first epoch has gone through
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
+    observed: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by steps below the query, by epoch
     newest: int = -1  # the newest epoch of this query, in hand or written
     _earlier: int = 0  # epochs of queries before it, whose checkpoints are forgotten
 
@@ -119,10 +124,15 @@ class EpochWriter:
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:
             rows = cut_late(rows, watermark_before(running_query(self.spark).checkpoint, epoch))
-        if self.letters is None:
+        if self.letters is None and self.finish is None:
             self._deliver(rows, epoch)
             return
-        with self.letters.opened(rows, epoch, running_query(self.spark)) as all_rows:
+        if self.letters is not None:
+            opened = self.letters.opened(rows, epoch, running_query(self.spark), self.finish)
+        else:
+            opened = finished(self.spark, rows, self.finish, epoch=epoch, where=self.where)
+        with opened as (all_rows, observed):
+            self.observed = {**{one: self.observed[one] for one in [*self.observed][-_REPORTS:]}, epoch: observed}
             self._deliver(all_rows, epoch)
 
     def _deliver(self, rows: DataFrame, epoch: int) -> None:
@@ -142,7 +152,10 @@ class EpochWriter:
 
     @contextmanager
     def _computed_once(self, rows: DataFrame, epoch: int) -> Iterator[DataFrame]:
-        """The rows for several actions. A job with dead letters has kept its rows before (runtime/kept.py)."""
+        """The rows for several actions; those of dead letters or of a cut query were kept (runtime/kept.py)."""
+        if self.finish is not None:
+            yield rows
+            return
         if self.is_wild and self.letters is None:
             with kept(self.spark, rows, epoch=epoch, where=self.where) as found:
                 yield found

@@ -25,10 +25,10 @@ from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import RunningQuery
-from lockgate.runtime.kept import kept
+from lockgate.runtime.kept import as_plain, finished
 from lockgate.runtime.metrics.figures import add_reasons
 from lockgate.sources.rejects import Rejection, Rejects
-from lockgate.spark.compile import TAG, CompiledOutput
+from lockgate.spark.compile import TAG, CompiledOutput, Finish
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -59,11 +59,13 @@ class LetterBox:
     _counted: tuple[str, int] | None = None  # the newest epoch counts already, however often it runs
 
     @contextlib.contextmanager
-    def opened(self, rows: DataFrame, epoch: int, query: RunningQuery) -> Iterator[DataFrame]:
-        """The rows of an epoch and its letters, for the time that they are needed."""
+    def opened(
+        self, rows: DataFrame, epoch: int, query: RunningQuery, finish: Finish | None = None
+    ) -> Iterator[tuple[DataFrame, dict[str, Any]]]:
+        """The rows of an epoch and its letters, for the time that they are needed; and what steps below observed."""
         self.rejects.forget()
-        with kept(self.spark, rows, epoch=epoch, where=self.where) as all_rows:
-            rejected, events = self.rejects.collect(observed(self.spark, query))
+        with finished(self.spark, rows, finish, epoch=epoch, where=self.where) as (all_rows, below):
+            rejected, events = self.rejects.collect(told_of({**observed(self.spark, query), **below}))
             self.done[epoch] = events
             if self.acker is not None:
                 retries = [one for one in rejected if self.acker.may_retry(one)]
@@ -71,7 +73,7 @@ class LetterBox:
                 rejected = [one for one in rejected if not self.acker.may_retry(one)]
                 self.done[epoch] = events - Counter({one.event: one.attempts - 1 for one in retries}.values())
             self._count((query.id, epoch), rejected, events.total())
-            yield self._with_letters(all_rows, [self._letter(one, epoch, query.id) for one in rejected])
+            yield self._with_letters(all_rows, [self._letter(one, epoch, query.id) for one in rejected]), below
 
     def _with_letters(self, rows: DataFrame, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
         from pyspark.sql import functions as F
@@ -166,12 +168,14 @@ def _without_nul(text: str) -> str:
 
 
 def observed(spark: SparkSession, query: RunningQuery) -> dict[str, Any]:
-    """What was told on the way of the rows of the epoch that is being written, by name."""
-    session, jvm = spark._jsparkSession, spark.sparkContext._jvm
-    metrics = session.streams().get(query.id).streamingQuery().lastExecution().observedMetrics()
-    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava  # type: ignore[union-attr]
-    rows = {name: json.loads(row.json()) for name, row in dict(as_java(metrics)).items()}
-    return {name: row["told"] for name, row in rows.items() if "told" in row}  # others count rows for metrics
+    """What was observed on the way of the rows of the epoch that is being written, by name."""
+    session = spark._jsparkSession
+    return as_plain(session.streams().get(query.id).streamingQuery().lastExecution().observedMetrics(), spark)
+
+
+def told_of(observed: Mapping[str, Any]) -> dict[str, Any]:
+    """What rows tell of themselves; others are counts of rows for metrics."""
+    return {name: row["told"] for name, row in observed.items() if "told" in row}
 
 
 def as_frame(spark: SparkSession, letters: Sequence[Mapping[str, Any]]) -> DataFrame:

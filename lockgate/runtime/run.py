@@ -283,8 +283,13 @@ class Run:
             self._scans = scans_of(self._query._jsq)
         newest = _as_mapping(last)
         told = map(_as_mapping, self._query.recentProgress) if watcher.has_missed(newest) else [newest]
-        once = (count_once(report, self._scans) for report in told)
+        once = (self._with_below(count_once(report, self._scans)) for report in told)
         return [with_waiting(report) if self.job.mode is Mode.REAL_TIME else report for report in once]
+
+    def _with_below(self, report: dict[str, Any]) -> dict[str, Any]:
+        """A report with what steps have observed that are no part of the query."""
+        below = self._writer.observed.get(int(report["batchId"])) if is_epoch(report) else None
+        return {**report, "observedMetrics": {**(report.get("observedMetrics") or {}), **below}} if below else report
 
     def wait(self, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None) -> bool:
         """Wait for the end, telling the progress; False where `timeout` seconds passed first. Raises what failed."""
@@ -760,8 +765,9 @@ def _epoch_writer(
         outputs=compiled.outputs,
         commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
         resources=group_outputs(exact),
-        # A transform is a closed box, which may hold state. Rows that letters were asked for are not computed again.
+        # A transform is a closed box, which may hold state. Rows that were kept are not computed again.
         can_repeat=letters is None
+        and compiled.finish is None
         and not any(has_state(node) or isinstance(node.step, Transform) for node in graph.nodes),
         is_alike=any(is_partitioned_alike(graph, node) for node in graph.nodes),
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
@@ -769,6 +775,7 @@ def _epoch_writer(
         tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
         is_wild=any(map(is_wild, graph.nodes)),
         where=where,
+        finish=compiled.finish,
         has_late=MISSED in compiled.frame.columns,
         letters=letters,
     )

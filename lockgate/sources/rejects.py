@@ -9,9 +9,11 @@ the event's place and the step.
 from __future__ import annotations
 
 import base64
+import copy
+import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ JSON_OPTIONS = {
     "timeZone": "UTC",
 }
 _REASON = "__reason"
+_REJECTS, _EVENTS = "lockgate_rejects_", "lockgate_events_"
 _HEADERS = "array<struct<key: string, value: binary>>"
 _ROW_MAX, _REASON_MAX = 10_000, 4_000  # a letter has to fit into a record, whatever an error quotes
 
@@ -124,8 +127,13 @@ class Rejects:
 
         self.told: Accumulator[list[str]] = spark.sparkContext.accumulator([], Texts())
         """What workers add texts of rejections to."""
-        self._observed: list[str] = []
-        self._counted: list[str] = []
+        self._names: Iterator[str] = map(str, itertools.count())
+
+    def in_epoch(self) -> Rejects:
+        """The same for steps that are compiled again in every epoch, whose names must not run on."""
+        found = copy.copy(self)
+        found._names = (f"below_{number}" for number in itertools.count())
+        return found
 
     def watch(
         self,
@@ -143,8 +151,7 @@ class Rejects:
         """
         from pyspark.sql import functions as F
 
-        name = f"lockgate_rejects_{len(self._observed)}"
-        self._observed.append(name)
+        name = f"{_REJECTS}{next(self._names)}"
 
         def field(column: str) -> Column:
             return F.col(column) if column in frame.columns else F.lit(None).cast("string")
@@ -168,8 +175,7 @@ class Rejects:
         """The same rows, which count as events."""
         from pyspark.sql import functions as F
 
-        name = f"lockgate_events_{len(self._counted)}"
-        self._counted.append(name)
+        name = f"{_EVENTS}{next(self._names)}"
         before = F.col(ORIGINAL)["attempts"]
         again = F.collect_list(F.when(before > 0, before))
         return frame.observe(name, F.struct(F.count(F.lit(1)).alias("events"), again.alias("again")).alias("told"))
@@ -183,13 +189,13 @@ class Rejects:
 
         And how many events came, by how often they had been tried before.
         """
-        texts = [text for name in self._observed for text in observed.get(name) or ()]
+        texts = [text for name, told in observed.items() if name.startswith(_REJECTS) for text in told or ()]
         found: dict[tuple[Any, ...], Rejection] = {}
         for text in [*texts, *self.told.value]:
             rejection = read_rejection(text)
             found.setdefault(rejection.place, rejection)
         events: Counter[int] = Counter()
-        for told in (observed[name] for name in self._counted if observed.get(name)):
+        for told in (told for name, told in observed.items() if name.startswith(_EVENTS) and told):
             again = told.get("again") or []
             events.update(again)
             events[0] += told["events"] - len(again)

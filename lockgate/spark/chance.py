@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TEXT_MAX = 100
+_MARK = "lockgate step "
 
 
 def find_chance(frame: DataFrame, before: DataFrame) -> str | None:
@@ -28,12 +29,32 @@ def find_chance(frame: DataFrame, before: DataFrame) -> str | None:
     return None
 
 
+def mark(frame: DataFrame, step: str) -> DataFrame:
+    """The same rows; Spark's plan shows of which step they are, and how often it has them."""
+    return frame.alias(f"{_MARK}{step}")
+
+
+def count_marks(frame: DataFrame) -> Counter[str]:
+    """How often the marked steps are in the plan of a frame."""
+    found: Counter[str] = Counter()
+    for node in _nodes(frame):
+        if node.getClass().getSimpleName() == "SubqueryAlias" and (name := str(node.alias())).startswith(_MARK):
+            found[name.removeprefix(_MARK)] += 1
+    return found
+
+
 def _expressions(frame: DataFrame) -> Iterator[tuple[str, bool]]:
     """All expressions of a frame as SQL, and whether Spark calls them deterministic."""
+    for node in _nodes(frame):
+        yield from ((str(one.sql()), bool(one.deterministic())) for one in _items(node.expressions()))
+
+
+def _nodes(frame: DataFrame) -> Iterator[Any]:
+    """Spark's plan of a frame, node by node."""
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         node = waiting.pop()
-        yield from ((str(one.sql()), bool(one.deterministic())) for one in _items(node.expressions()))
+        yield node
         waiting += _items(node.children())
 
 

@@ -4,6 +4,10 @@ One query is one DataFrame, one output mode and one watermark, so several output
 are told apart again in every epoch. The parts of a split, and what leaves one operator, are tagged in one pass over the
 rows; other branches over one source are computed side by side, and read it once each.
 
+A step that is not deterministic must not be computed side by side (planner/passes.py). If it has several branches, the
+query ends there: its rows are one more tag of the frame. In every epoch they are kept, and `finish` applies the steps
+below to them, by the same code, over a batch.
+
 Every step is analysed by Spark here, before anything runs: what the planner could not check (a column behind a
 `transform`, SQL that only Spark can parse) is refused with the author's own line.
 """
@@ -61,12 +65,13 @@ from lockgate.planner.flow import MISSED
 from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import Node, is_operator
 from lockgate.planner.passes import (
+    computes_once,
+    fed_by,
     is_side_of_operator,
     logs_late_events,
     share_passes,
     sides_of,
     steps_before,
-    takes_from,
     way_of,
 )
 from lockgate.planner.physical import has_state, is_exact
@@ -74,7 +79,7 @@ from lockgate.planner.plan import Plan
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
-from lockgate.spark.chance import find_chance
+from lockgate.spark.chance import count_marks, find_chance, mark
 from lockgate.spark.counting import count_outputs, count_step
 from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
@@ -88,6 +93,13 @@ from lockgate.spark.trials import Trial, attempt, can_fail, row_as_json, select_
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Keep = Callable[["DataFrame"], "DataFrame"]
+"""Computes rows once and keeps them for as long as the epoch is written."""
+
+Finish = Callable[["DataFrame", Keep], "DataFrame"]
+"""Makes the rows of all outputs of the rows of an epoch, where the query ends before its outputs."""
 
 Initial = Callable[[Node, Described], "Sequence[Begun] | None"]
 """What the keys of a step begin with in the first epoch; None where they begin with nothing."""
@@ -128,6 +140,7 @@ class Compiled:
     """The query of a job, not yet started."""
 
     frame: DataFrame
+    finish: Finish | None  # None where the frame has the rows of all outputs
     outputs: tuple[CompiledOutput, ...]
     operators: Mapping[str, Described]  # by the name of their step
     pulse: Path | None  # where the run says that time goes on in silence; None where it does not
@@ -221,13 +234,8 @@ def compile_plan(
     more lie beside it. Where a run has compiled its plan `before`, and goes on with what comes next, it goes on with
     the pulse and the counts that it has. Rows are counted for metrics where `is_counting` says so.
     """
-    from pyspark.errors import PySparkException
-
     spark.conf.set("spark.sql.shuffle.partitions", planned.physical.state_partitions)
-    frames: dict[str, DataFrame] = {}
-    written: list[_Written] = []
-    operators: dict[str, Described] = {}
-    is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
+    graph = planned.logical
     pulse = new_pulse() if _goes_on_in_silence(planned) else None
     dropped: Mapping[str, Accumulator[int]] = {
         node.name: spark.sparkContext.accumulator(0)
@@ -235,54 +243,31 @@ def compile_plan(
         if is_operator(planned.logical, node)
     }
     rejects = None if planned.job.dead_letters is None else Rejects(spark)
-    has_fan_out = any(isinstance(node.step, FanOut) for node in planned.logical.nodes)
+    has_fan_out = any(isinstance(node.step, FanOut) for node in graph.nodes)
     tallies = Tallies(spark) if has_fan_out else None
     if before is not None:
         pulse, dropped, rejects, tallies = before.pulse, before.dropped, before.rejects, before.tallies
-    beats = None if pulse is None else read_beats(spark, pulse)
-    for node in planned.logical.nodes:
-        if isinstance(node.step, ReadTable):
-            continue  # it is read by the driver, and not as a frame
-        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in takes_from(planned.logical, node)]
-        try:
-            if is_operator(planned.logical, node):
-                operators[node.name] = described = _described(node, inputs[0], planned)
-                begin = None if initial is None else initial(node, described)
-                frames.update(_operated(node, inputs[0], planned, described, dropped, begin, kept, rejects, crashes))
-            elif is_side_of_operator(planned.logical, node):
-                frames[node.name] = _side(frames[sides_of(node.inputs[0])], _side_number(node, planned))
-            elif isinstance(node.step, Read):
-                back = None
-                if rejects is not None and checkpoint is not None:
-                    back = read_returned(spark, checkpoint, node.name)
-                reading = read_from(planned, node, start, rows_per_epoch, rejects, back, rows_first)
-                frames[node.name] = _read(node.step, spark, reading)
-            elif isinstance(node.step, Letters):
-                frames[node.name] = _no_letters(spark)
-            elif isinstance(node.step, FanOut) and tallies is not None:
-                frames[node.name] = _fanned_out(inputs[0], node.step, node, planned, tallies, rejects, crashes)
-            else:
-                frames[node.name] = _compile_step(node, inputs, planned, beats, tables, rejects, crashes)
-            is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
-            if is_counting and not is_cut and not isinstance(node.step, Letters | Write):
-                frames[node.name] = count_step(frames[node.name], node.name)
-            frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
-            if isinstance(node.step, Write):
-                sink = node.step.sink if is_tracked else node.step.sink.untracked()
-                sink.check_rows(frames[node.name].drop(*_MARKS), node.where)
-                exact = is_exact(planned.logical, node)
-                branch = _branch(planned, node)
-                rows = frames[node.name]
-                is_letters = isinstance(planned.logical.node(node.inputs[0]).step, Letters)
-                written.append(_Written(node.name, node.where, sink, rows, exact, branch, node.name, is_letters))
-            elif logs_late_events(planned.logical, node):
-                written.append(_late_log(node, frames, inputs[0], planned))
-        except PySparkException as error:
-            raise BadJob(
-                f"Spark refuses {node.kind} {node.name!r}: {str(error).splitlines()[0]}",
-                where=node.where,
-                fix=f"the columns that reach this step are {', '.join(inputs[0].columns) if inputs else 'none'}",
-            ) from error
+    compiler = _Compiler(
+        planned=planned,
+        spark=spark,
+        start=start,
+        rows_per_epoch=rows_per_epoch,
+        rows_first=rows_first,
+        tables=tables,
+        crashes=crashes,
+        initial=initial,
+        kept=kept,
+        checkpoint=checkpoint,
+        is_counting=is_counting,
+        beats=None if pulse is None else read_beats(spark, pulse),
+        dropped=dropped,
+        rejects=rejects,
+        tallies=tallies,
+    )
+    query = compiler.compile_query()
+    # The steps behind the end of the query are compiled now too, over no rows: what is wrong with them is refused.
+    in_query = len(query.written)
+    written = [*query.written, *compiler.compile_below({name: _empty(rows) for name, rows in query.ends.items()})[0]]
     outputs = tuple(
         CompiledOutput(
             name=one.name,
@@ -293,29 +278,223 @@ def compile_plan(
         )
         for tag, one in enumerate(written)
     )
-    shared = share_passes([None if one.branch is None else one.branch.base for one in written])
-    passes = [tags for tags in shared if not written[tags[0]].is_letters]
-    parts = tuple(steps_before(planned.logical, written[tags[0]].end) for tags in passes)
-    frame = written[0].frame if len(written) == 1 else _tagged(frames, written, passes, rejects)
-    if rejects is not None:
-        frame = _without_refused(frame, outputs, rejects)
     counted = tuple(output for output, one in zip(outputs, written, strict=True) if is_counting and _is_counted(one))
-    if counted:
-        frame = count_outputs(frame, TAG, [output.tag for output in counted])
+    shared = share_passes([None if one.branch is None else one.branch.base for one in written])
+    passes = [tags for tags in shared if tags[0] < in_query and not written[tags[0]].is_letters]
+    passes_below = [tags for tags in shared if tags[0] >= in_query]
+
+    def refuse_and_count(frame: DataFrame, rejects: Rejects | None) -> DataFrame:
+        if rejects is not None:
+            frame = _without_refused(frame, outputs, rejects)
+        return count_outputs(frame, TAG, [output.tag for output in counted]) if counted else frame
+
+    def finish(rows: DataFrame, keep: Keep) -> DataFrame:
+        mine = replace(compiler, rejects=None if rejects is None else rejects.in_epoch(), keep=keep)
+        opened = {name: _opened(rows, len(written) + place) for place, name in enumerate(query.ends)}
+        below, frames = mine.compile_below(opened)
+        if len(written) == 1:
+            return refuse_and_count(below[0].frame, mine.rejects)
+        found = [*query.written, *below]
+        tags = _Tags.of(found).without(MISSED)
+        through = [tags.pass_on(rows, range(in_query))] if passes else []
+        return refuse_and_count(
+            _union([*through, *_tagged(frames, found, passes_below, tags, mine.rejects)]), mine.rejects
+        )
+
+    if query.ends:
+        frame = _cut_off(query, written, passes, rejects)
+        _require_once(finish(_empty(frame), lambda rows: _empty(_require_once(rows, planned))), planned)
+    elif len(written) == 1:
+        frame = refuse_and_count(written[0].frame, rejects)
+    else:
+        frame = refuse_and_count(_union(_tagged(query.frames, written, passes, _Tags.of(written), rejects)), rejects)
+    _require_once(frame, planned)
+    ends = [*(written[tags[0]].end for tags in passes), *query.ends]
     return Compiled(
         frame=frame,
+        finish=finish if query.ends else None,
         outputs=outputs,
-        operators=operators,
+        operators=query.operators,
         pulse=pulse,
-        runs_without_rows=any(one.operator.time in (Time.WALL, Time.BOTH) for one in operators.values()),
+        runs_without_rows=any(one.operator.time in (Time.WALL, Time.BOTH) for one in query.operators.values()),
         dropped=dropped,
-        parts=parts,
+        parts=tuple(steps_before(graph, end) for end in ends),
         rejects=rejects,
         letters=next((output for output, one in zip(outputs, written, strict=True) if one.is_letters), None),
-        stateful=tuple(step for tags in passes for step in _reported(written[tags[0]].end, planned)),
+        stateful=tuple(step for end in ends for step in _reported(end, planned)),
         counted=counted,
         tallies=tallies,
     )
+
+
+@dataclass(frozen=True)
+class _Query:
+    """The steps of the query: their frames, the outputs that need no more, and the rows that steps below need."""
+
+    frames: Mapping[str, DataFrame]
+    written: Sequence[_Written]
+    operators: Mapping[str, Described]
+    ends: Mapping[str, DataFrame]
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """Makes frames of steps; the fields are the arguments of `compile_plan`, and what it makes of them."""
+
+    planned: Plan
+    spark: SparkSession
+    start: str | None
+    rows_per_epoch: int
+    rows_first: int | None
+    tables: Address | None
+    crashes: Address | None
+    initial: Initial | None
+    kept: frozenset[str]
+    checkpoint: str | None
+    is_counting: bool
+    beats: DataFrame | None
+    dropped: Accumulator[int]
+    rejects: Rejects | None
+    tallies: Tallies | None
+    keep: Keep | None = None  # for steps below the end of the query, of which one has to be computed once too
+
+    def compile_query(self) -> _Query:
+        """The steps of the query."""
+        graph, cuts = self.planned.logical, self.planned.cuts
+        frames: dict[str, DataFrame] = {}
+        operators: dict[str, Described] = {}
+        written: list[_Written] = []
+        for node in graph.nodes:
+            if node.name not in cuts.below:
+                written += self._compile(node, frames, operators)
+        ends = {name: frames[sides_of(name) if self._is_cut_operator(name) else name] for name in cuts.ends}
+        return _Query(frames, written, operators, ends)
+
+    def compile_below(self, rows: Mapping[str, DataFrame]) -> tuple[list[_Written], dict[str, DataFrame]]:
+        """The steps behind the end of the query, over the rows of an epoch that were kept."""
+        graph = self.planned.logical
+        frames: dict[str, DataFrame] = {}
+        written: list[_Written] = []
+        for name, found in rows.items():
+            frames[name] = found
+            if self._is_cut_operator(name):
+                node = graph.node(name)
+                frames[sides_of(name)] = found
+                if 0 in _wanted_sides(node, self.planned):
+                    results = _side(found, 0)
+                    frames[name] = count_step(results, name) if self.is_counting else results
+                if logs_late_events(graph, node):
+                    written.append(_late_log(node, frames, found, self.planned))
+        for node in graph.nodes:
+            if node.name in self.planned.cuts.below:
+                written += self._compile(node, frames, {})
+                if node.name in self.planned.cuts.branches and self.keep is not None:
+                    frames[node.name] = self.keep(frames[node.name])
+        return written, frames
+
+    def _is_cut_operator(self, name: str) -> bool:
+        """Is it an operator whose rows are kept with all its sides?"""
+        graph = self.planned.logical
+        return name in self.planned.cuts.branches and is_operator(graph, graph.node(name))
+
+    def _compile(self, node: Node, frames: dict[str, DataFrame], operators: dict[str, Described]) -> list[_Written]:
+        """Add the frame of a step to the frames; gives the outputs that end in it."""
+        from pyspark.errors import PySparkException
+
+        planned, spark, rejects, crashes = self.planned, self.spark, self.rejects, self.crashes
+        if isinstance(node.step, ReadTable):
+            return []  # it is read by the driver, and not as a frame
+        written: list[_Written] = []
+        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in fed_by(planned.logical, node)]
+        try:
+            if is_operator(planned.logical, node):
+                operators[node.name] = described = _described(node, inputs[0], planned)
+                begin = None if self.initial is None else self.initial(node, described)
+                frames.update(
+                    _operated(node, inputs[0], planned, described, self.dropped, begin, self.kept, rejects, crashes)
+                )
+            elif is_side_of_operator(planned.logical, node):
+                frames[node.name] = _side(frames[sides_of(node.inputs[0])], _side_number(node, planned))
+            elif isinstance(node.step, Read):
+                back = None
+                if rejects is not None and self.checkpoint is not None:
+                    back = read_returned(spark, self.checkpoint, node.name)
+                reading = read_from(planned, node, self.start, self.rows_per_epoch, rejects, back, self.rows_first)
+                frames[node.name] = _read(node.step, spark, reading)
+            elif isinstance(node.step, Letters):
+                frames[node.name] = _no_letters(spark)
+            elif isinstance(node.step, FanOut) and self.tallies is not None:
+                frames[node.name] = _fanned_out(inputs[0], node.step, node, planned, self.tallies, rejects, crashes)
+            else:
+                frames[node.name] = _compile_step(node, inputs, planned, self.beats, self.tables, rejects, crashes)
+            if computes_once(node) and not is_operator(planned.logical, node):
+                frames[node.name] = mark(frames[node.name], node.name)
+            is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
+            if self.is_counting and not is_cut and not isinstance(node.step, Letters | Write):
+                frames[node.name] = count_step(frames[node.name], node.name)
+            frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
+            if isinstance(node.step, Write):
+                is_tracked = planned.job.guarantee is not Guarantee.AT_MOST_ONCE
+                sink = node.step.sink if is_tracked else node.step.sink.untracked()
+                sink.check_rows(frames[node.name].drop(*_MARKS), node.where)
+                exact = is_exact(planned.logical, node)
+                branch = _branch(planned, node)
+                rows = frames[node.name]
+                is_letters = isinstance(planned.logical.node(node.inputs[0]).step, Letters)
+                written.append(_Written(node.name, node.where, sink, rows, exact, branch, node.name, is_letters))
+            elif logs_late_events(planned.logical, node) and not self._is_cut_operator(node.name):
+                written.append(_late_log(node, frames, inputs[0], planned))
+        except PySparkException as error:
+            raise BadJob(
+                f"Spark refuses {node.kind} {node.name!r}: {str(error).splitlines()[0]}",
+                where=node.where,
+                fix=f"the columns that reach this step are {', '.join(inputs[0].columns) if inputs else 'none'}",
+            ) from error
+        return written
+
+
+def _cut_off(query: _Query, written: Sequence[_Written], passes: list[list[int]], rejects: Rejects | None) -> DataFrame:
+    """The query that ends before some of its outputs: the rows that these need are tagged behind all outputs."""
+    ends = {len(written) + place: rows for place, rows in enumerate(query.ends.values())}
+    tags = _Tags.of(query.written, ends)
+    tagged = _tagged(query.frames, written, passes, tags, rejects)
+    return _union([*tagged, *(tags.tag(rows, tag, _kept_columns(rows)) for tag, rows in ends.items())])
+
+
+def _kept_columns(rows: DataFrame) -> list[str]:
+    """What is kept of rows: all but what says whether they are late, which is known when they are kept."""
+    return [name for name in rows.columns if name != MISSED]
+
+
+def _opened(rows: DataFrame, tag: int) -> DataFrame:
+    """The rows of a tag, with the columns that they had before."""
+    return rows.where(f"{TAG} = {tag}").select(f"{_column(tag)}.*")
+
+
+def _empty(rows: DataFrame) -> DataFrame:
+    """No rows, with the columns of these."""
+    from pyspark.sql import functions as F
+
+    columns = [field for field in rows.schema.fields if field.name != MISSED]
+    return rows.sparkSession.range(0).select(*(F.lit(None).cast(one.dataType).alias(one.name) for one in columns))
+
+
+def _require_once(frame: DataFrame, planned: Plan) -> DataFrame:
+    """The planner sees to it that a step which gives other values each time is computed once. Was it?"""
+    is_needed = any(map(computes_once, planned.logical.nodes))
+    for name, times in count_marks(frame).items() if is_needed else ():
+        if times > 1:
+            node = planned.logical.node(name)
+            raise InvariantBroken(
+                f"{node.kind} {name!r} is compiled {times} times, and each would give other values",
+                where=node.where,
+                fix="report this",
+            )
+    return frame
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, two: one.union(two), frames)
 
 
 def _is_counted(one: _Written) -> bool:
@@ -329,7 +508,7 @@ def _reported(name: str, planned: Plan) -> Iterator[str]:
     node = planned.logical.node(name)
     if has_state(node):
         yield name
-    for before in node.inputs if is_side_of_operator(planned.logical, node) else takes_from(planned.logical, node):
+    for before in fed_by(planned.logical, node):
         yield from _reported(before, planned)
 
 
@@ -459,6 +638,7 @@ def _operated(
         rejects=None if rejects is None else rejects.told,
         crashes=crashes,
     )
+    rows = mark(rows, node.name) if computes_once(node) else rows
     return {sides_of(node.name): rows, node.name: _side(rows, 0) if 0 in numbers else rows}
 
 
@@ -469,34 +649,74 @@ def _late(frame: DataFrame, window: Node, time: EventTime | None) -> DataFrame:
     return late_candidates(frame, step.window, time)
 
 
-def _tagged(
-    frames: dict[str, DataFrame], outputs: list[_Written], passes: list[list[int]], rejects: Rejects | None
-) -> DataFrame:
+@dataclass(frozen=True)
+class _Tags:
     """All outputs in one frame: a tag, and a struct for each output that is null in the rows of the others.
 
     Beside the tag stand MISSED, where some of them are late events, and where events came from, for letters.
     """
+
+    shapes: Mapping[int, StructType]
+    marks: Mapping[str, str]  # what stands beside the tag, and its type
+
+    @classmethod
+    def of(cls, outputs: Sequence[_Written], ends: Mapping[int, DataFrame] | None = None) -> _Tags:
+        """Those of outputs, and of rows that are kept for more outputs."""
+        kept = {} if ends is None else ends
+        shapes = {tag: one.frame.drop(*_MARKS).schema for tag, one in enumerate(outputs)}
+        shapes |= {tag: rows.select(*map(quote, _kept_columns(rows))).schema for tag, rows in kept.items()}
+        wanted = {name for one in outputs for name in one.frame.columns}
+        wanted |= {name for rows in kept.values() for name in rows.columns if name == MISSED}
+        return cls(shapes, {name: kind for name, kind in _MARKS.items() if name in wanted})
+
+    def without(self, mark: str) -> _Tags:
+        """The same without one of the marks."""
+        return replace(self, marks={name: kind for name, kind in self.marks.items() if name != mark})
+
+    def tag(self, frame: DataFrame, tag: int, names: Sequence[str]) -> DataFrame:
+        """All rows of a frame as those of one output."""
+        from pyspark.sql import functions as F
+
+        row = F.struct(*map(quote, names))
+        return frame.select(F.lit(tag).alias(TAG), *self.marks_of(frame), *self.columns({tag: row}))
+
+    def pass_on(self, frame: DataFrame, tags: range) -> DataFrame:
+        """The rows of these outputs, which are tagged already."""
+        from pyspark.sql import functions as F
+
+        rows = frame.where(F.col(TAG).isin(list(tags)))
+        return rows.select(TAG, *self.marks_of(rows), *self.columns({tag: F.col(_column(tag)) for tag in tags}))
+
+    def marks_of(self, frame: DataFrame) -> list[Column]:
+        """What stands beside the tag."""
+        return [_mark(frame, name).cast(kind).alias(name) for name, kind in self.marks.items()]
+
+    def columns(self, made: Mapping[int, Column]) -> list[Column]:
+        """The structs of all outputs, of which some are made."""
+        from pyspark.sql import functions as F
+
+        shapes = self.shapes.items()
+        return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in shapes]
+
+
+def _tagged(
+    frames: Mapping[str, DataFrame],
+    outputs: Sequence[_Written],
+    passes: list[list[int]],
+    tags: _Tags,
+    rejects: Rejects | None,
+) -> list[DataFrame]:
+    """The outputs of each pass in one frame."""
     from pyspark.sql import functions as F
 
-    shapes = [one.frame.drop(*_MARKS).schema for one in outputs]
-    wanted = {name: kind for name, kind in _MARKS.items() if any(name in one.frame.columns for one in outputs)}
-
-    def marks_of(frame: DataFrame) -> list[Column]:
-        return [_mark(frame, name).cast(kind).alias(name) for name, kind in wanted.items()]
-
-    def tag_columns(made: dict[int, Column]) -> list[Column]:
-        return [made.get(tag, F.lit(None)).cast(shape).alias(_column(tag)) for tag, shape in enumerate(shapes)]
-
     tagged: list[DataFrame] = []
-    for tags in passes:
-        first = outputs[tags[0]]
-        if len(tags) == 1 or first.branch is None:
-            row = F.struct(*map(quote, first.columns))
-            made = tag_columns({tags[0]: row})
-            tagged.append(first.frame.select(F.lit(tags[0]).alias(TAG), *marks_of(first.frame), *made))
+    for members in passes:
+        first = outputs[members[0]]
+        if len(members) == 1 or first.branch is None:
+            tagged.append(tags.tag(first.frame, members[0], first.columns))
             continue
         # One pass over the rows: each is tagged with every part whose condition holds.
-        parts = {tag: branch for tag in tags if (branch := outputs[tag].branch) is not None}
+        parts = {tag: branch for tag in members if (branch := outputs[tag].branch) is not None}
         opened = frames[first.branch.base]
         if rejects is not None and MISSED not in opened.columns:
             parts = {tag: replace(branch, is_tried=branch.can_fail(opened)) for tag, branch in parts.items()}
@@ -517,8 +737,8 @@ def _tagged(
                 original=failed["original"],
             )
         rows = {tag: F.when(F.col(TAG) == tag, branch.row(tag, outputs[tag].columns)) for tag, branch in parts.items()}
-        tagged.append(marked.select(TAG, *marks_of(marked), *tag_columns(rows)))
-    return reduce(lambda one, two: one.union(two), tagged)
+        tagged.append(marked.select(TAG, *tags.marks_of(marked), *tags.columns(rows)))
+    return tagged
 
 
 def _mark(frame: DataFrame, name: str) -> Column:
@@ -672,6 +892,8 @@ def _branch(planned: Plan, output: Node) -> _Branch | None:
     has_sides = way.is_by_side and len(_wanted_sides(way.base, planned)) > 1
     side = 0 if way.side is None else _side_number(way.side, planned)
     select = None if way.select is None else way.select.step
+    if any(map(computes_once, [*way.conditions, *([] if way.select is None else [way.select])])):
+        raise InvariantBroken("SQL that gives other values each time in a pass", where=output.where, fix="report this")
     return _Branch(
         base=way.shared,
         conditions=tuple(_Sql(node.name, _condition(node)) for node in way.conditions),

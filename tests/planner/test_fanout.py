@@ -163,22 +163,26 @@ def test_several_outputs_of_one_pass_are_planned() -> None:
     "branch",
     [
         lambda fan: fan.map(lambda row: {"id": row.id}, schema="id STRING"),
-        lambda fan: fan.key_by("id").rolling(total="sum(amount)"),
         lambda fan: fan.where(lambda row: True),
         lambda fan: fan.split(whole="NOT is_partial")["whole"].parallel(2),
         lambda fan: fan.select(risk="amount + place", high="risk > 1"),
+        lambda fan: fan.where("is_partial").merge(fan.where("NOT is_partial")),
     ],
 )
-def test_a_fan_out_that_would_be_computed_for_each_of_several_outputs_is_refused(
-    branch: Callable[[Stream], Stream],
-) -> None:
+def test_the_results_of_a_fan_out_are_kept_for_branches_that_are_no_pass(branch: Callable[[Stream], Stream]) -> None:
     fan = scored()
+    assert plan_outputs(fan, branch(fan)).cuts.ends == ("fan_out",)
+
+
+def test_a_fan_out_with_state_behind_one_of_several_branches_is_refused() -> None:
+    fan = scored()
+    rolled = fan.key_by("id").rolling(total="sum(amount)")
     with pytest.raises(BadJob) as refused:
-        plan_outputs(fan, branch(fan))
+        plan_outputs(fan, rolled)
     assert "because its rows go several ways" in refused.value.what
     assert "fan_out 'fan_out'" in refused.value.where
     assert "split" in refused.value.fix
-    assert plan_outputs(branch(fan))
+    assert plan_outputs(rolled)
 
 
 def test_late_events_of_a_native_window_behind_it_would_need_another_pass() -> None:

@@ -1,12 +1,17 @@
-"""A step that is not deterministic is computed once in an epoch, or the job is refused, whatever it declares."""
+"""A step that is not deterministic is computed once in an epoch, or the job is refused, whatever it declares.
+
+If its outputs are not one pass, the query ends at it, and its rows are kept for the branches.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, Stream, plan, stream, windows
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Late, Mode, Stream, plan, stream, windows
 from lockgate.errors import BadJob
+from lockgate.planner.explain import explain_plan
+from lockgate.planner.passes import Cuts, way_of
 from lockgate.planner.plan import Plan
 
 ONE_PASS: dict[str, Callable[[Stream], list[Stream]]] = {
@@ -19,7 +24,7 @@ ONE_PASS: dict[str, Callable[[Stream], list[Stream]]] = {
     "a step with state": lambda wild: [wild.key_by("id").rolling(n="count(*)")],
     "sides of a step with state": lambda wild: both(wild.key_by("id").rolling(n="count(*)")),
 }
-SEVERAL: dict[str, Callable[[Stream], list[Stream]]] = {
+KEPT: dict[str, Callable[[Stream], list[Stream]]] = {
     "merged branches": lambda wild: [wild.where("r < 0.5").merge(wild.where("r >= 0.5"))],
     "merged with itself": lambda wild: [wild.merge(wild)],
     "a function on one branch": lambda wild: [wild, wild.map(same, "id BIGINT, r DOUBLE")],
@@ -27,11 +32,17 @@ SEVERAL: dict[str, Callable[[Stream], list[Stream]]] = {
     "an exchange on one branch": lambda wild: [wild, wild.parallel(2)],
     "a select that uses its own columns": lambda wild: [wild, wild.select(s="r * 2", t="s * 2")],
     "parts that go on": lambda wild: [part.parallel(2) for part in wild.split(low="r < 1", high="r >= 1").values()],
+    "another step of that kind below": lambda wild: [wild, wild.where("r < 0.5").select("id", "at", r="rand()")],
+    "parts of chance": lambda wild: list(wild.split(low="rand() < 0.5", high="r >= 1").values()),
+}
+STATE: dict[str, Callable[[Stream], list[Stream]]] = {
     "state on one branch": lambda wild: [wild, wild.key_by("id").rolling(n="count(*)")],
+    "state behind a merge": lambda wild: [wild.where("r < 1").merge(wild).key_by("id").rolling(n="count(*)")],
     "two windows": lambda wild: [minutes(wild, Late.DROP), minutes(wild, Late.DROP)],
     "late events of a native window": lambda wild: both_with_late(minutes(wild, Late.TO_SIDE_OUTPUT)),
-    "another step of that kind below": lambda wild: [wild, wild.where("r < 0.5").select("id", "at", r="rand()")],
+    "a transform": lambda wild: [wild, wild.transform(lambda frame: frame)],
 }
+SEVERAL = KEPT | STATE
 
 
 def same(row: Any) -> dict[str, Any]:
@@ -79,12 +90,12 @@ def test_outputs_of_one_pass_are_planned(ways: str, wild: str) -> None:
 
 @pytest.mark.parametrize("guarantee", Guarantee)
 @pytest.mark.parametrize("wild", WILD)
-@pytest.mark.parametrize("ways", SEVERAL)
+@pytest.mark.parametrize("ways", STATE)
 def test_a_step_that_would_be_computed_several_times_is_refused_whatever_is_declared(
     ways: str, wild: str, guarantee: Guarantee
 ) -> None:
-    with pytest.raises(BadJob, match="because its rows go several ways") as refused:
-        plan_of(SEVERAL[ways](WILD[wild]()), guarantee)
+    with pytest.raises(BadJob, match=r"because its rows go several ways.*has to be a part of the query") as refused:
+        plan_of(STATE[ways](WILD[wild]()), guarantee)
     assert "test_passes.py:" in refused.value.where
     assert "make it deterministic" in refused.value.fix
     assert "a job of its own" in refused.value.fix
@@ -92,5 +103,65 @@ def test_a_step_that_would_be_computed_several_times_is_refused_whatever_is_decl
 
 @pytest.mark.parametrize("ways", SEVERAL)
 def test_a_step_that_gives_the_same_each_time_may_go_several_ways(ways: str) -> None:
-    if ways != "another step of that kind below":
-        assert plan_of(SEVERAL[ways](events()), Guarantee.AT_LEAST_ONCE).refusal() is None
+    if ways not in ("another step of that kind below", "parts of chance"):
+        planned = plan_of(SEVERAL[ways](events()), Guarantee.AT_LEAST_ONCE)
+        assert planned.refusal() is None
+        assert planned.cuts == Cuts()
+
+
+@pytest.mark.parametrize("wild", WILD)
+@pytest.mark.parametrize("ways", KEPT)
+def test_the_query_ends_at_a_step_with_several_branches_and_its_rows_are_kept(ways: str, wild: str) -> None:
+    planned = plan_of(KEPT[ways](WILD[wild]()), Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert planned.refusal() is None
+    (end,) = planned.cuts.ends
+    assert planned.logical.node(end).inputs == ("in",)
+    assert planned.cuts.branches == {end: 2}
+    assert planned.cuts.below == {node.name for node in planned.logical.nodes} - {"in", end}
+    assert "computed once per epoch, its rows are kept for 2 branches" in explain_plan(planned)
+
+
+@pytest.mark.parametrize("ways", [*ONE_PASS, "deterministic"])
+def test_a_step_with_one_place_is_a_step_of_the_query(ways: str) -> None:
+    rows = SEVERAL["merged branches"](events()) if ways == "deterministic" else ONE_PASS[ways](WILD["function"]())
+    assert plan_of(rows, Guarantee.AT_LEAST_ONCE).cuts == Cuts()
+
+
+def test_each_part_of_a_split_by_chance_has_the_same_rows_for_all_of_its_outputs() -> None:
+    part = events().split(low="rand() < 0.5")["low"]
+    planned = plan_of([part, part.select("id")], Guarantee.AT_LEAST_ONCE)
+    ways = [way_of(planned.logical, output) for output in planned.logical.of_kind("sink")]
+    assert [(way.base.kind, way.conditions) for way in ways if way is not None] == [("part", ())] * 2
+    assert planned.cuts == Cuts()
+
+
+def test_a_stream_that_is_merged_into_a_branch_is_kept_too() -> None:
+    wild = WILD["function"]()
+    other = stream("other", KafkaSource(topic="other", servers="h:1", value="id BIGINT, r DOUBLE, at TIMESTAMP"))
+    planned = plan_of([wild, wild.where("r < 0.5").merge(other)], Guarantee.AT_LEAST_ONCE)
+    assert planned.cuts.branches == {"map": 2}
+    assert planned.cuts.ends == ("map", "other")
+
+
+def test_a_second_step_of_that_kind_below_is_kept_in_the_epoch() -> None:
+    wild = WILD["function"]()
+    again = wild.flat_map(lambda row: [same(row)], "id BIGINT, r DOUBLE", deterministic=False)
+    planned = plan_of([wild, again, again.map(same, "id BIGINT, r DOUBLE")], Guarantee.AT_LEAST_ONCE)
+    assert set(planned.cuts.branches) == {"map", "flat_map"}
+    assert planned.cuts.ends == ("map",)
+
+
+def test_state_above_the_step_stays_in_the_query() -> None:
+    counted = events().key_by("id").rolling(n="count(*)")
+    wild = counted.map(same, "id BIGINT, r DOUBLE", deterministic=False)
+    planned = plan_of([wild, wild.where(lambda row: row.r > 1)], Guarantee.AT_LEAST_ONCE)
+    assert planned.cuts.branches == {"map": 2}
+    assert "rolling" not in planned.cuts.below
+
+
+def test_real_time_mode_has_no_epoch_to_keep_rows_in() -> None:
+    wild = events().select("id", "at", r="rand()")
+    merged = wild.where("r < 0.5").merge(wild.where("r >= 0.5"))
+    output = merged.to("out", KafkaSink(topic="out", servers="h:1"))
+    with pytest.raises(BadJob, match="in real-time mode rows leave before their epoch ends"):
+        plan(Job("job", output, guarantee=Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME))

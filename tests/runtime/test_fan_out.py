@@ -164,7 +164,7 @@ def test_an_event_that_must_be_whole_is_a_letter_in_the_commit_of_the_others(tmp
 
 def test_a_fan_out_that_two_ways_would_compute_twice_is_refused(tmp_path: Path) -> None:
     scored = numbers().fan_out(deadline="1 second", schema="twice INT", twice=double)
-    more = scored.map(lambda row: {"v": row.v}, schema="v INT")
+    more = scored.key_by("v").rolling(n="count(*)")
     job = Job(
         "twice",
         scored.to("scores", FileSink(path=str(tmp_path / "a"))),
