@@ -1,15 +1,26 @@
 """Branches of a step that is not deterministic: its rows are computed once per epoch, and kept for all branches."""
 
 import random
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
-from lockgate import Guarantee, Job, MemorySink, MemorySource, Stream, stream
+from lockgate import Guarantee, Job, MemorySink, MemorySource, SqliteSink, Stream, plan, stream
+from lockgate.errors import InvariantBroken
+from lockgate.planner.passes import Cuts
+from lockgate.runtime.epochs import EpochWriter
+from lockgate.runtime.kept import _persisted
 from lockgate.runtime.metrics.meter import Meter
+from lockgate.spark.compile import compile_plan
 from support.runs import run_to_the_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -67,17 +78,60 @@ def test_all_branches_see_the_same_values_and_state_above_counts_each_event_once
     assert counts["map",] == counts["merge",] == counts["merged",] == len(IDS)
 
 
-def test_an_event_that_fails_in_one_branch_is_a_dead_letter_once(tmp_path: Path) -> None:
+def test_a_step_with_two_places_in_the_compiled_plan_is_found_whatever_the_planner_says(spark: "SparkSession") -> None:
+    wild = events().map(chance, MADE, deterministic=False)
+    outputs = [wild.to("a", MemorySink()), wild.map(as_it_is, MADE).to("b", MemorySink())]
+    planned = plan(Job("kept-wrong", *outputs, guarantee=Guarantee.AT_LEAST_ONCE))
+    compile_plan(planned, spark, start=None, rows_per_epoch=10)
+    with pytest.raises(InvariantBroken, match="map 'map' is compiled 2 times") as broken:
+        compile_plan(replace(planned, cuts=Cuts()), spark, start=None, rows_per_epoch=10)
+    assert "test_kept_rows.py:" in broken.value.where
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE])
+def test_an_event_that_fails_in_one_branch_is_a_dead_letter_once(tmp_path: Path, guarantee: Guarantee) -> None:
     wild = events().map(chance, MADE, deterministic=False)
     sinks = [MemorySink(), MemorySink(), MemorySink()]
     outputs = [
         wild.map(unless_seven, MADE).to("a", sinks[0]),
         wild.select("id", "u", x="1 / (id - 9)").to("b", sinks[1]),
     ]
-    job = Job("kept-letters", *outputs, guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=sinks[2])
-    run_to_the_end(job, tmp_path)
+    options: dict[str, Any] = {"checkpoint": None} if guarantee is Guarantee.AT_MOST_ONCE else {}
+    job = Job("kept-letters", *outputs, guarantee=guarantee, dead_letters=sinks[2])
+    run_to_the_end(job, tmp_path, **options)
     a, b = by_id(sinks[0]), by_id(sinks[1])
     assert sorted(a) == [one for one in IDS if one != 7]
     assert sorted(b) == [one for one in IDS if one != 9]
     assert all(b[one] == u for one, u in a.items() if one != 9)
     assert sorted((letter.step, letter.at) for letter in sinks[2].rows) == [("map-2", 7), ("select", 9)]
+
+
+@pytest.mark.slow
+def test_an_epoch_whose_kept_rows_are_lost_fails_and_is_repeated_whole(
+    tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    deliver = EpochWriter._deliver
+
+    def lose(self: EpochWriter, rows: "DataFrame", epoch: int) -> None:
+        written.append(epoch)
+        if written == [0]:
+            assert _persisted(spark)
+            for number in _persisted(spark):  # its blocks are removed from all executors, as if these had died
+                spark.sparkContext._jsc.sc().unpersistRDD(number, True)  # type: ignore[union-attr]
+        deliver(self, rows, epoch)
+
+    monkeypatch.setattr(EpochWriter, "_deliver", lose)
+    wild = events().map(chance, MADE, deterministic=False)
+    place = str(tmp_path / "out.db")
+    outputs = [
+        wild.where(lambda row: row.r < 0.5).merge(wild.where("r >= 0.5")).to("a", SqliteSink(path=place, table="a")),
+        wild.map(as_it_is, MADE).to("b", SqliteSink(path=place, table="b")),
+    ]
+    run_to_the_end(Job("kept-lost", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
+    assert written == [0, 0, 1]
+    with closing(sqlite3.connect(place)) as opened:
+        a, b = (sorted(opened.execute(f"SELECT id, u FROM {table}")) for table in ("a", "b"))
+    assert a == b
+    assert [one for one, _ in a] == IDS
+    assert not _persisted(spark), "nothing is kept when its epoch is written"
