@@ -6,7 +6,7 @@ They are ordered by what they promise, so that the weakest part of a path can de
     AT_MOST_ONCE              any           any                          any
     AT_LEAST_ONCE             replayable*   kept or rebuilt              any
     EXACTLY_ONCE (state)      replayable    checkpointed or idempotent   any; rows may come out twice
-    END_TO_END_EXACTLY_ONCE   replayable    checkpointed or idempotent   transactional, or idempotent by key
+    END_TO_END_EXACTLY_ONCE   replayable    checkpointed or idempotent   transactional, or idempotent and fenced
 
 * or acknowledged, when an epoch is complete, to somebody who sends again what was not
 

@@ -149,7 +149,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     if has_ledger:
         print(f"ledger      {trouble or short(entry)}{_beside(entry, epoch)}")
     elif target.job is not None:
-        print(f"ledger      job {target.job!r} has none: no output is declared end-to-end exactly-once")
+        print(f"ledger      job {target.job!r} has none: no output is written in transactions")
     return 0
 
 
@@ -305,7 +305,7 @@ def _notes(facts: CheckpointFacts, target: CheckpointTarget) -> list[str]:
     if target.job is None:
         notes.append("the ledger was not looked at: name the job's file for that")
     elif target.ledger is None:
-        notes.append(f"job {target.job!r} has no ledger: no output is declared end-to-end exactly-once")
+        notes.append(f"job {target.job!r} has no ledger: no output is written in transactions")
     job = None if facts.marker is None else facts.marker.job
     if job is not None and target.job is not None and job != target.job:
         notes.append(f"the marker says that it belongs to job {job!r}, and job {target.job!r} was named")

@@ -29,7 +29,7 @@ class Subject:
     job: str
     checkpoint: Checkpoint
     tree: Tree
-    ledger: LedgerTarget | None  # None where no output is declared end-to-end exactly-once
+    ledger: LedgerTarget | None  # None if no output is written in transactions
     where: str
     sinks: Mapping[str, Sink] = field(default_factory=dict)  # empty where the job is named by its name alone
     sources: tuple[Source, ...] = ()

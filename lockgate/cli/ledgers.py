@@ -217,7 +217,7 @@ def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget
     deciding = choose_deciding(kafka, groups)
     if not kafka and deciding is None:
         raise Refused(
-            f"job {declared.job!r} has no output that is declared end-to-end exactly-once, so it has no ledger",
+            f"job {declared.job!r} has no output that is written in transactions, so it has no ledger",
             where=declared.where,
             fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE",
         )

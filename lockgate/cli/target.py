@@ -46,7 +46,7 @@ def connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
 
 @dataclass(frozen=True)
 class DeclaredOutput:
-    """An output that a job's file declares end-to-end exactly-once."""
+    """An output of a job's file that is written in transactions."""
 
     name: str
     sink: Sink

@@ -220,6 +220,8 @@ class Coordinator:
                 continue
             self._follow(partial(self._followers.claim, leftovers=leftovers), claim)
             self._has_claimed = True
+            if entry is None and claim.epoch is not None:
+                log.warning("job %s: its ledger was empty and now says that epoch %d is out", self.job, claim.epoch)
             return
         raise last or AssertionError("a claim without a try")
 

@@ -55,14 +55,18 @@ class SourceAbility:
 class SinkAbility:
     """What a sink does with an epoch that comes twice, with the reason in words and the way to lift it.
 
-    A transactional sink is so only where end-to-end exactly-once is declared for it and epochs can be held together;
-    `otherwise` is what it is without that.
+    A transactional sink uses transactions if end-to-end exactly-once is declared for it, or if it is idempotent without
+    them, and if epochs can be held together; `otherwise` is what it is without transactions.
+
+    An idempotent sink lifts the guarantee only if it `is_fenced`: a driver that slept while another driver took over
+    cannot write its older rows over the newer ones. A sink that only upserts is not fenced.
     """
 
     delivery: Delivery
     reason: str
     cure: str
     otherwise: Delivery = Delivery.PLAIN
+    is_fenced: bool = False
 
 
 class Rejecting(Protocol):

@@ -11,13 +11,11 @@
     a transactional sink in real-time mode                  as a plain one
     a sink that is idempotent by key, below a function      as a plain one
       that is not deterministic
+    a sink that is idempotent by key and not fenced         as a plain one
     any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
-A transactional sink that has no transaction (less is declared, or real-time mode) is what it is otherwise: a database
-that replaces rows by key is idempotent, most others are plain.
-
-Behind a fan-out whose partial results go on, only scores can differ. So where the key of an idempotent sink comes
-through untouched, and no row is left out on the way, a repeated row replaces the first like any other.
+A transactional sink that has no transaction (less is declared, or real-time mode) is plain. A database that replaces
+rows by key always has one: its ledger stops a driver that was replaced (see `is_exact`).
 
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
 What only an acknowledgement keeps is not lifted so: it may come again behind what is newer than it.
@@ -31,10 +29,9 @@ from dataclasses import dataclass, replace
 
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import SourceAbility
-from lockgate.dataflow.fanout import FanOut, Partial
+from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
     Detect,
-    Exchanged,
     FlatMap,
     Map,
     Part,
@@ -54,7 +51,7 @@ from lockgate.dataflow.table import ReadTable
 from lockgate.dataflow.windows import UntilWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node
-from lockgate.planner.physical import has_state, is_exact
+from lockgate.planner.physical import declared_of, has_state, is_exact
 from lockgate.planner.sql import find_nondeterministic, is_idempotent_aggregate
 
 
@@ -154,10 +151,8 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     lifts: list[str] = []
     sink = write.sink.ability
     source = trail.source
-    declared = graph.job.guarantee if write.guarantee is None else write.guarantee
-    is_held_together = graph.job.mode is not Mode.REAL_TIME and declared is Guarantee.END_TO_END_EXACTLY_ONCE
-    has_transaction = sink.delivery is Delivery.TRANSACTIONAL and is_held_together
-    delivery = sink.delivery if has_transaction or sink.delivery is not Delivery.TRANSACTIONAL else sink.otherwise
+    declared = declared_of(graph, write)
+    has_transaction = is_exact(graph, output)
     # Where it is only the rows that may come out twice, state still counts every event once.
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
@@ -175,7 +170,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     if trail.wild_above_state is not None:
         danger = "state that is rebuilt could differ from rows already out"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
-    elif trail.wild is not None and delivery is Delivery.IDEMPOTENT and not _keeps_key(graph, trail.wild, output):
+    elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
         caps.append(
             _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
         )
@@ -204,14 +199,21 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             lifts.append(
                 f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice is no change"
             )
-    if delivery is Delivery.IDEMPOTENT:
+    if sink.delivery is Delivery.IDEMPOTENT and sink.is_fenced:
         if trail.wild is None:
             lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
-        elif _keeps_key(graph, trail.wild, output):
-            lifts.append(
-                f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but sink"
-                f" {output.name!r} is idempotent by a key that it does not touch: the row replaces the one before it"
+    elif sink.delivery is Delivery.IDEMPOTENT:
+        caps.append(
+            Cap(
+                guarantee=rows_twice,
+                part=f"sink {output.name!r}",
+                where=output.where,
+                reason="it is idempotent by key, but not fenced: a driver that slept while another driver took over can"
+                " write older rows over newer ones",
+                cure="use a sink that commits rows together with a ledger (CommittingSink); or let the sink refuse"
+                " rows that are older than what it has, and say so: SinkAbility(is_fenced=True)",
             )
+        )
     elif sink.delivery is Delivery.PLAIN:
         caps.append(
             Cap(
@@ -256,6 +258,11 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but nothing of the"
             " try before is out then"
         )
+    if has_transaction and declared is not Guarantee.END_TO_END_EXACTLY_ONCE:
+        lifts.append(
+            f"sink {output.name!r} upserts by key, and commits its rows together with the job's ledger, although less"
+            " is declared: a driver that was replaced cannot write older rows over newer ones"
+        )
     if has_transaction and sink.otherwise is Delivery.IDEMPOTENT and trail.state and trail.is_state_idempotent:
         lifts.append(
             f"where {source.name!r} has an event twice, as an at-least-once job leaves it there, nothing changes:"
@@ -275,26 +282,6 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
         caps=tuple(caps),
         lifts=tuple(lifts),
     )
-
-
-def _keeps_key(graph: LogicalGraph, wild: Node, output: Node) -> bool:
-    """Does a step that is not deterministic leave the key of every row, and the row itself, to the sink?"""
-    if not isinstance(wild.step, FanOut) or wild.step.partial is not Partial.PUBLISH:
-        return False
-    if not isinstance(output.step, Write) or output.step.sink.expressions():
-        return False
-    keys = {name.lower() for name in output.step.sink.columns_needed()}
-    node = graph.node(output.inputs[0])
-    while node is not wild:
-        step = node.step
-        passes = isinstance(step, Exchanged) or (
-            isinstance(step, Select) and keys <= {name.lower() for name in step.columns}
-        )
-        if not passes:
-            return False
-        node = graph.node(node.inputs[0])
-    before = graph.node(wild.inputs[0]).flow.columns
-    return bool(keys) and before is not None and all(before.find(name) is not None for name in keys)
 
 
 def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:

@@ -151,12 +151,27 @@ def has_state(node: Node) -> bool:
 
 
 def is_exact(graph: LogicalGraph, node: Node) -> bool:
-    """Is this output written in transactions?"""
+    """Is this output written in transactions, together with the job's ledger?
+
+    It is if it declares end-to-end exactly-once. An upsert by key that declares less is, too: without the ledger, a
+    driver that slept while another driver took over would write its older rows over the newer ones.
+    """
     step = node.step
     if not isinstance(step, Write) or graph.job.mode is Mode.REAL_TIME:
         return False
-    declared = graph.job.guarantee if step.guarantee is None else step.guarantee
-    return declared is Guarantee.END_TO_END_EXACTLY_ONCE and step.sink.ability.delivery is Delivery.TRANSACTIONAL
+    ability = step.sink.ability
+    if ability.delivery is not Delivery.TRANSACTIONAL:
+        return False
+    if declared_of(graph, step) is Guarantee.END_TO_END_EXACTLY_ONCE:
+        return True
+    # At-most-once runs keep no epochs that a ledger could name; acknowledged events change their epoch.
+    is_kept = graph.job.guarantee is not Guarantee.AT_MOST_ONCE and graph.job.tracking is None
+    return is_kept and ability.otherwise is Delivery.IDEMPOTENT
+
+
+def declared_of(graph: LogicalGraph, write: Write) -> Guarantee:
+    """What is declared for an output: its own guarantee, or the job's."""
+    return graph.job.guarantee if write.guarantee is None else write.guarantee
 
 
 def is_partitioned_alike(graph: LogicalGraph, output: Node) -> bool:

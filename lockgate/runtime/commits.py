@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ExactOutput(Protocol):
-    """An output that is declared end-to-end exactly-once, compiled or only described."""
+    """An output that is written in transactions, compiled or only described."""
 
     @property
     def name(self) -> str:
@@ -128,8 +128,13 @@ def open_commits(
     spark: SparkSession,
     where: str,
     is_new_life: bool,
+    is_adopting: bool = False,
 ) -> Commits:
-    """What commits the epochs of these outputs, which are declared end-to-end exactly-once."""
+    """What commits the epochs of these outputs, which are written in transactions.
+
+    Args:
+        is_adopting: may a checkpoint that has epochs begin with an empty ledger? Only if a repeated epoch is harmless.
+    """
     clusters, groups = group_clusters(outputs), group_outputs(outputs)
     deciding = choose_deciding(clusters, groups)
     with ExitStack() as opened:
@@ -139,7 +144,9 @@ def open_commits(
             opened.callback(resources[name].close)
         followers = Followers(job, _without(resources, deciding))
         if deciding is not None:
-            decided = ResourceEpochs(job, deciding, resources[deciding], followers, is_new_life=is_new_life)
+            decided = ResourceEpochs(
+                job, deciding, resources[deciding], followers, is_new_life=is_new_life, is_adopting=is_adopting
+            )
             opened.pop_all()
             return Commits(resources=decided)
         kafka: list[KafkaCluster] = []

@@ -3,9 +3,10 @@
 Spark calls this with the rows of an epoch after it has logged their offsets, and logs the commit after it returns. A
 crash in between repeats the epoch, with the same number and the same rows.
 
-    declared end-to-end exactly-once   one decision for all such outputs (a further Kafka cluster decides after it); an
-                                       epoch that is out is not written again
-    declared less                      written whenever the epoch runs, before it is decided
+    written in transactions   one decision for all such outputs (a further Kafka cluster decides after it); an epoch
+                              that is out is not written again. These are the outputs that are declared end-to-end
+                              exactly-once, and upserts (planner/physical.py, `is_exact`)
+    all others                written whenever the epoch runs, before it is decided
 """
 
 from __future__ import annotations

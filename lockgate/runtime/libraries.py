@@ -33,9 +33,10 @@ def extras_of(planned: Plan) -> tuple[str, ...]:
 
 def modules_of(planned: Plan) -> tuple[str, ...]:
     """The modules that tasks of a job import, other than Spark's and ours."""
-    if planned.job.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
-        return ALWAYS  # a topic is written by Spark's own writer then, and a table by the driver's word
     sinks = _sinks_of(planned)
+    if planned.job.guarantee is not Guarantee.END_TO_END_EXACTLY_ONCE:
+        # A topic is written by Spark's own writer then, in the JVM.
+        sinks = [sink for sink in sinks if not isinstance(sink, KafkaSink)]
     return (
         *ALWAYS,
         *(

@@ -43,7 +43,7 @@ from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.derive import is_wild
 from lockgate.planner.flow import MISSED
-from lockgate.planner.physical import has_state, is_partitioned_alike
+from lockgate.planner.physical import declared_of, has_state, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan, with_partitions
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
@@ -755,15 +755,26 @@ def _epoch_writer(
     letters: LetterBox | None,
     new_life: bool,
 ) -> EpochWriter:
-    """What writes the epochs: with one decision for the outputs that are declared end-to-end exactly-once."""
+    """What writes the epochs: with one decision for the outputs that are written in transactions."""
     graph = planned.logical
     exact = [output for output in compiled.outputs if output.is_exact]
     sources = [node.step.source for node in graph.nodes if isinstance(node.step, Read)]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}"
+    # Below end-to-end exactly-once only upserts are written in transactions. Such a job may have run before its table
+    # had a ledger, and the epoch that it begins with replaces its own rows.
+    declared = {declared_of(graph, node.step) for node in graph.nodes if isinstance(node.step, Write)}
+    has_wild_steps = any(map(is_wild, graph.nodes))
     return EpochWriter(
         spark=spark,
         outputs=compiled.outputs,
-        commits=open_commits(planned.job.name, exact, spark=spark, where=where, is_new_life=new_life),
+        commits=open_commits(
+            planned.job.name,
+            exact,
+            spark=spark,
+            where=where,
+            is_new_life=new_life,
+            is_adopting=Guarantee.END_TO_END_EXACTLY_ONCE not in declared and not has_wild_steps,
+        ),
         resources=group_outputs(exact),
         # A transform is a closed box, which may hold state. Rows that were kept are not computed again.
         can_repeat=letters is None
@@ -773,7 +784,7 @@ def _epoch_writer(
         sources=tuple(source for source in sources if isinstance(source, KafkaSource)),
         tables=tables,
         tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
-        is_wild=any(map(is_wild, graph.nodes)),
+        is_wild=has_wild_steps,
         where=where,
         finish=compiled.finish,
         has_late=MISSED in compiled.frame.columns,

@@ -117,6 +117,9 @@ class MonitorSink(Sink):
                 delivery=Delivery.IDEMPOTENT,
                 reason="a repeated epoch sets the same values again; they are in the driver's memory, and end with it",
                 cure="write to a sink that outlives the driver where a value has to be there after a restart",
+                # Each driver has values and an endpoint of its own. One that slept shows older values at its own
+                # address only; it cannot change what the driver that took over shows.
+                is_fenced=True,
             )
         return SinkAbility(
             delivery=Delivery.PLAIN,

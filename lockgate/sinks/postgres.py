@@ -6,7 +6,9 @@
 
 Rows are staged by COPY, by all tasks at once, and moved by the server itself (see postgres/store.py). An output
 that is declared end-to-end exactly-once is moved together with the job's ledger, in the same transaction as all outputs
-of the job in that database; for less than that without the ledger, and an epoch that is repeated is written again.
+of the job in that database. An upsert that declares less is, too, because only the ledger stops a driver that was
+replaced from writing older rows over newer ones. Other outputs that declare less, and upserts of jobs that are tracked
+by acknowledgement or declared at-most-once, are moved without the ledger: an epoch that is repeated is written again.
 """
 
 from __future__ import annotations

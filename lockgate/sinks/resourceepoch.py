@@ -24,14 +24,26 @@ class ResourceEpochs:
     """The epochs of one job; lives as long as the driver runs the job."""
 
     def __init__(
-        self, job: str, name: str, resource: Resource, followers: Followers, *, is_new_life: bool = False
+        self,
+        job: str,
+        name: str,
+        resource: Resource,
+        followers: Followers,
+        *,
+        is_new_life: bool = False,
+        is_adopting: bool = False,
     ) -> None:
         self._name = name
         self._resource = resource
         self._last = LastResource(resource)
         self._followers = followers
         self._coordinator = Coordinator(
-            job, transactions=self._last, ledger=self._last, permits=Permits(), followers=followers
+            job,
+            transactions=self._last,
+            ledger=self._last,
+            permits=Permits(),
+            followers=followers,
+            is_adopting=is_adopting,
         )
         self._first: LockgateError | None = None
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work

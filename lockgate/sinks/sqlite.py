@@ -8,6 +8,8 @@ are written, arrays and structs as JSON.
     with a key      the last row of a key in an epoch replaces what the table has under it; a key is never null, because
                     SQL takes no null for the same as another one, and the row would be added each time
     deleted         a last row for which this SQL holds removes its key
+
+Which outputs are written together with the job's ledger is the same as for PostgresSink.
 """
 
 from __future__ import annotations

@@ -23,9 +23,11 @@ from lockgate.dataflow.tracking import acks
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.derive import PathGuarantee, derive
 from lockgate.planner.logical import Flow, LogicalGraph, Node
+from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.postgres import PostgresSink
+from lockgate.sinks.sqlite import SqliteSink
 
 DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 
@@ -68,11 +70,16 @@ class AnySink(Sink):
 
     delivery: Delivery = Delivery.PLAIN
     otherwise: Delivery = Delivery.PLAIN
+    is_fenced: bool = True
 
     @property
     def ability(self) -> SinkAbility:
         return SinkAbility(
-            delivery=self.delivery, reason="the test says so", cure="take another", otherwise=self.otherwise
+            delivery=self.delivery,
+            reason="the test says so",
+            cure="take another",
+            otherwise=self.otherwise,
+            is_fenced=self.is_fenced,
         )
 
     @property
@@ -121,7 +128,7 @@ MODES = {mode.value: mode for mode in Mode}
 
 def documented() -> list[Case]:
     """All cases of the table in the docs, with its shorthands (`any`, lists) written out."""
-    section = DOCS.read_text(encoding="utf-8").split("## How a guarantee is derived\n")[1].split("\n## ")[0]
+    section = DOCS.read_text(encoding="utf-8").split("## How a guarantee is derived\n")[1].split("\n##")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert rows[0] == ["source", "state", "functions", "sink", "mode", "reached", "weakest part"]
     return [case for row in rows[2:] for case in written_out(row)]
@@ -215,20 +222,62 @@ def test_what_is_replayed_as_it_was_does_not_count(tame: str) -> None:
     assert path.caps == ()
 
 
+UPSERTS = (
+    AnySink(Delivery.TRANSACTIONAL, otherwise=Delivery.IDEMPOTENT),
+    PostgresSink(table="t", dsn="postgresql://host/db", key="k"),
+    SqliteSink(table="t", path="t.db", key="k"),
+)
+
+
 @pytest.mark.parametrize("declared", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE])
-def test_a_key_lifts_a_table_that_declares_less_than_a_transaction(declared: Guarantee) -> None:
-    table = AnySink(Delivery.TRANSACTIONAL, otherwise=Delivery.IDEMPOTENT)
-    (path,) = plan(Job("job", events().to("out", table), guarantee=declared)).paths
-    assert (path.reached, path.caps) == (Guarantee.END_TO_END_EXACTLY_ONCE, ())
-    assert path.lifts == ("sink 'out' is idempotent by key: a row that comes twice replaces itself",)
+@pytest.mark.parametrize("table", UPSERTS, ids=lambda sink: type(sink).__name__)
+def test_an_upsert_that_declares_less_is_committed_with_the_ledger_all_the_same(
+    table: Sink, declared: Guarantee
+) -> None:
+    for rows in (events(), events().select("k", x="rand()")):  # in a transaction, a random value does no harm
+        found = plan(Job("job", rows.to("out", table), guarantee=declared))
+        assert is_exact(found.logical, found.logical.node("out"))
+        (path,) = found.paths
+        assert (path.reached, path.caps) == (Guarantee.END_TO_END_EXACTLY_ONCE, ())
+        assert "cannot write older rows over newer ones" in path.lifts[0]
 
 
-def test_a_key_lifts_nothing_where_a_repeated_row_may_have_another_one() -> None:
-    table = AnySink(Delivery.TRANSACTIONAL, otherwise=Delivery.IDEMPOTENT)
-    wild = events().select("k", n="rand()")
-    (path,) = plan(Job("job", wild.to("out", table), guarantee=Guarantee.AT_LEAST_ONCE)).paths
-    assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "select 'select'")
-    assert planned(wild, table).reached is Guarantee.END_TO_END_EXACTLY_ONCE  # in a transaction it does no harm
+@pytest.mark.parametrize("table", UPSERTS, ids=lambda sink: type(sink).__name__)
+def test_an_upsert_without_a_ledger_is_not_lifted(table: Sink) -> None:
+    rows = events()
+    letters = AnySink(Delivery.TRANSACTIONAL)
+    acked = Job("j", rows.to("out", table), guarantee=Guarantee.AT_LEAST_ONCE, tracking=acks(), dead_letters=letters)
+    forgotten = Job("j", rows.to("out", table), guarantee=Guarantee.AT_MOST_ONCE)
+    for job in (acked, forgotten):
+        found = plan(job)
+        assert not is_exact(found.logical, found.logical.node("out"))
+        path = next(path for path in found.paths if path.output == "out")
+        assert path.reached is job.guarantee
+        assert "sink 'out'" in [cap.part for cap in path.caps]
+        assert path.lifts == ()
+
+
+def test_a_sink_that_only_upserts_is_worth_what_a_plain_one_is() -> None:
+    counted = events().key_by("k").rolling(n="count(*)")
+    for rows, reached in ((events(), Guarantee.AT_LEAST_ONCE), (counted, Guarantee.EXACTLY_ONCE)):
+        (path,) = planned(rows, AnySink(Delivery.IDEMPOTENT, is_fenced=False)).paths
+        assert (path.reached, path.caps[0].part, path.lifts) == (reached, "sink 'out'", ())
+        assert "a driver that slept while another driver took over can write older rows" in path.caps[0].reason
+        assert "CommittingSink" in path.caps[0].cure
+        assert "test_derive.py:" in path.caps[0].where
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("delivery", Delivery)
+@pytest.mark.parametrize("otherwise", [Delivery.PLAIN, Delivery.IDEMPOTENT])
+def test_an_at_most_once_job_never_reaches_more(kind: str, delivery: Delivery, otherwise: Delivery) -> None:
+    sink, rows = AnySink(delivery, otherwise=otherwise), events(kind=kind)
+    for result in (rows, rows.key_by("k").rolling(n="max(x)"), rows.key_by("k").rolling(n="sum(x)")):
+        for letters in (None, sink):
+            job = Job("job", result.to("out", sink), guarantee=Guarantee.AT_MOST_ONCE, dead_letters=letters)
+            found = plan(job)
+            assert {path.reached for path in found.paths} == {found.reached} == {Guarantee.AT_MOST_ONCE}
+            assert not any(is_exact(found.logical, node) for node in found.logical.nodes)
 
 
 def test_a_table_without_a_key_is_plain_where_less_is_declared() -> None:

@@ -462,6 +462,26 @@ def test_a_driver_that_was_stopped_in_its_transaction_is_ended_by_the_server(
     assert resource.read() == SECOND
 
 
+def test_an_upsert_of_a_driver_that_was_replaced_is_refused(dsn: str, accounts: Any) -> None:
+    sink = PostgresSink(table="accounts", dsn=dsn, key="id")
+    sleeper, other = open_sinks(out=sink), open_sinks(out=sink)
+    claim = replace(FIRST, epoch=None, digest=None)
+    sleeper.publish(None, claim, after=None)
+    older = sleeper.stage({"out": rows_of([{"id": 1, "name": "older"}])}, 0)
+    takeover = replace(claim, run="run-2")
+    other.publish(None, takeover, after=claim)
+    newer = [other.stage({"out": rows_of([{"id": 1, "name": name}])}, 0) for name in ("older", "newer")]
+    first, second = replace(FIRST, run="run-2"), replace(SECOND, run="run-2")
+    other.publish(newer[0], first, after=takeover)
+    other.publish(newer[1], second, after=first)
+    for seen in (None, claim, first):  # whatever it saw before it slept: the run id differs, or the epoch is older
+        with pytest.raises(Moved):
+            sleeper.publish(older, FIRST, after=seen)
+    assert (accounts(), other.read()) == ({1: "newer"}, second)
+    sleeper.close()
+    other.close()
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("point", ["STAGED", "HALF", "EMIT", "VOTES", "BEFORE_END"])
 def test_a_driver_that_wakes_up_when_another_one_took_over_changes_nothing(

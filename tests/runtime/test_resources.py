@@ -78,6 +78,24 @@ def test_state_goes_on_where_it_was(spark: SparkSession, source: FileSource, tmp
     assert rows_of(tmp_path / "out.db", "SELECT name, total FROM out ORDER BY name") == expected
 
 
+@pytest.mark.usefixtures("spark")
+def test_an_upsert_that_ran_before_its_table_had_a_ledger_goes_on_and_a_transaction_does_not(
+    source: FileSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = tmp_path / "out.db"
+    rows = stream("events", source).to("out", SqliteSink(table="out", path=str(database), key="id"))
+    finish(Job("upserts", rows, guarantee=Guarantee.AT_LEAST_ONCE), tmp_path)
+    (tmp_path / "in" / "more.json").write_text(json.dumps({**EVENTS[0], "amount": 99}) + "\n")
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DELETE FROM lockgate_ledger")
+        connection.commit()
+    with pytest.raises(LedgerMismatch, match="its ledger is empty or gone"):
+        finish(Job("upserts", rows, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
+    finish(Job("upserts", rows, guarantee=Guarantee.AT_LEAST_ONCE), tmp_path)
+    assert "its ledger was empty and now says that epoch" in caplog.text
+    assert rows_of(database, "SELECT id, amount FROM out ORDER BY id") == [(0, 99), *((n, n) for n in range(1, 60))]
+
+
 @pytest.mark.parametrize(
     ("owner", "method", "at"),
     [

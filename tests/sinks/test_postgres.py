@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
@@ -16,10 +17,12 @@ from pyspark.sql import SparkSession
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Opening, Resource
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
-from lockgate.faultpoints import Fault, arm
+from lockgate.faultpoints import Fault, arm, as_environment
 from lockgate.guarantees import Delivery
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.testing import ResourceContract, Row, opening
+from support.process import program, running
+from support.programs.upserts import drive
 
 DSN = "postgresql://ada:s3cret@db:5432/sales"
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -205,3 +208,36 @@ def test_a_task_that_is_killed_loses_and_doubles_nothing(
     resource.publish(name, FIRST, after=None)
     resource.close()
     assert database.execute("SELECT count(*), count(DISTINCT id) FROM numbers").fetchone() == (50_000, 50_000)
+
+
+@pytest.mark.system
+@pytest.mark.process
+@pytest.mark.usefixtures("spark")
+def test_a_driver_that_slept_writes_no_older_row_over_a_newer_one(dsn: str, database: Any, tmp_path: Path) -> None:
+    def put(name: str) -> None:
+        (tmp_path / "aside").write_text(f'{{"id": 1, "name": "{name}"}}\n')
+        (tmp_path / "aside").rename(tmp_path / "in" / f"{name}.json")
+
+    def table() -> list[Any]:
+        return database.execute("SELECT id, name FROM latest").fetchall()  # type: ignore[no-any-return]
+
+    (tmp_path / "in").mkdir()
+    put("older")
+    mark = tmp_path / "mark"
+    faults = as_environment([Fault(point="RECEIVE", action="stop", mark=str(mark))])
+    with running(*program("upserts", tmp_path, dsn), cwd=tmp_path, environ=faults) as sleeper:
+        sleeper.wait_for("its task, with the row in hand", lambda: mark.exists() and mark.read_text().strip())
+        driver, task = psutil.Process(sleeper.pid), psutil.Process(int(mark.read_text()))
+        driver.suspend()
+        sleeper.wait_for("the stop", lambda: {driver.status(), task.status()} == {psutil.STATUS_STOPPED})
+        put("newer")
+        drive(tmp_path, dsn, "spark.log")
+        assert table() == [(1, "newer")]
+        task.resume()
+        driver.resume()
+        code = sleeper.end()
+        assert table() == [(1, "newer")]
+        assert code == 1
+        assert "Another driver of job 'upserts' took over" in sleeper.said
+    drive(tmp_path, dsn, "spark.log")
+    assert table() == [(1, "newer")]

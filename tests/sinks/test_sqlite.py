@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lockgate.commit.resource import Resource
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.commit.coordinator import Coordinator
+from lockgate.commit.followers import Followers
+from lockgate.commit.lastresource import LastResource
+from lockgate.commit.ledger import Entry
+from lockgate.commit.permits import Permits
+from lockgate.commit.protocol import Epoch
+from lockgate.commit.resource import Opening, Resource
+from lockgate.errors import BadJob, EpochFailed, Failed, LedgerMismatch, Refused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.sqlite import SqliteSink
 from lockgate.testing import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
@@ -141,3 +147,36 @@ def test_without_a_transaction_a_key_makes_it_idempotent() -> None:
     assert SqliteSink(table="out", path="a.db").ability.otherwise is Delivery.PLAIN
     assert SqliteSink(table="out", path="a.db", key="id").ability.otherwise is Delivery.IDEMPOTENT
     assert "through the driver" in SqliteSink(table="out", path="a.db").summary()
+
+
+def test_an_empty_ledger_is_begun_only_where_that_is_allowed_and_then_stops_every_driver_that_is_older(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = SqliteSink(table="out", path=str(tmp_path / "out.db"), key="id")
+    place = Opening(job="job", sinks={"out": sink}, spark=None, where="test", is_deciding=True)  # type: ignore[arg-type]
+
+    def claim(number: int, *, is_adopting: bool) -> Entry | None:
+        resource = sink.open(place)
+        last = LastResource(resource)
+        driver = Coordinator(
+            "job",
+            transactions=last,
+            ledger=last,
+            permits=Permits(),
+            followers=Followers("job", {}),
+            is_adopting=is_adopting,
+        )
+        try:
+            driver.claim(Epoch(number, digest=f"d{number}", previous_digest=f"d{number - 1}", query="query"))
+            return resource.read()
+        finally:
+            resource.close()
+
+    with pytest.raises(LedgerMismatch, match="its ledger is empty or gone"):
+        claim(7, is_adopting=False)
+    found = claim(7, is_adopting=True)
+    assert found is not None
+    assert (found.epoch, found.digest) == (6, "d6")
+    assert "its ledger was empty and now says that epoch 6 is out" in caplog.text
+    with pytest.raises(LedgerMismatch, match="the ledger is at epoch 6, the checkpoint only at 5"):
+        claim(5, is_adopting=True)
