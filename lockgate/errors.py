@@ -94,6 +94,10 @@ class TopicGone(Failed):
     """A topic that the job used does not exist any more, or another topic has its name; an operator has to decide."""
 
 
+class SourceChanged(Failed):
+    """A file that a job has read, or has to read, is not as it was; an operator has to decide."""
+
+
 class EpochTooLong(Failed):
     """An epoch outlived its transaction, again; it has to be made smaller."""
 

@@ -215,7 +215,7 @@ class _Move:
             assert isinstance(source, FileSource)
             place = self._path(source.path)
             label = self._label("in", place)
-            moved = replace(source, path=str(self.site.directory / label))
+            moved = replace(source, path=str(self.site.directory / label), archive=None, delete=False)
         known = self.inputs.get(place, Input(label, (), ()))
         self.inputs[place] = Input(label, (*known.streams, node.name), (*known.sources, moved))
         return moved

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.commit.coordinator import Outcome
+from lockgate.commit.protocol import Step
 from lockgate.failures import TRIED
 from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
@@ -29,6 +30,7 @@ from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.pacer import Pacer
+from lockgate.runtime.sourcefiles import SourceFiles
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Tries
 from lockgate.runtime.topicids import TopicIds
@@ -66,6 +68,7 @@ class EpochWriter:
     sources: tuple[KafkaSource, ...] = ()
     tables: Tables | None = None
     topics: TopicIds | None = None
+    files: SourceFiles | None = None
     letters: LetterBox | None = None
     crashes: CrashDesk | None = None
     tallies: Tallies | None = None  # of fan-outs
@@ -102,11 +105,15 @@ class EpochWriter:
                 self.commits.clear_errors()
                 if self.topics is not None:
                     self.topics.look()  # the epoch is planned: by the records of which topics?
+                if self.files is not None:
+                    self.files.plan(epoch)
                 if self.tables is not None:
                     self.tables.choose(epoch)
                 if self.tallies is not None:
                     self.tallies.begin()
                 self._write(rows, epoch)
+                if self.files is not None:
+                    self.files.end_epoch()
                 if self.tallies is not None:
                     self.tallies.keep(self._earlier + epoch, time.time())
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
@@ -148,6 +155,8 @@ class EpochWriter:
                 # Behind what is kept of the rows, which a task that is tried again would take from there.
                 output.sink.write(first_attempts(own) if self.tries_once else own, self._earlier + epoch)
                 reach(FaultPoint.SENT)
+            if plain:
+                self._confirm()
             if self.commits != Commits():
                 self._commit(all_rows, epoch)
 
@@ -175,7 +184,7 @@ class EpochWriter:
         }
         if self.commits.resources is not None:
             outcome = self.commits.resources.commit(
-                epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run
+                epoch, rows, staged, can_repeat=self.can_repeat, query_run=query.run, check=self._confirm
             )
             self._note(number, outcome)
         for cluster in self.commits.clusters:
@@ -192,13 +201,21 @@ class EpochWriter:
                     is_alike=self.is_alike,
                     offsets={place: offset for place, offset in offsets.items() if place[0] in own},
                     staged=staged if index == 0 else {},
+                    check=self._confirm,
                 ),
                 query_run=query.run,
             )
             self._note(number, outcome)
 
+    def _confirm(self) -> None:
+        """Fail if a file was changed while it was read."""
+        if self.files is not None:
+            self.files.confirm()
+
     def _note(self, number: int, outcome: Outcome) -> None:
         """What is told of a commit."""
+        if outcome.step is Step.SKIP:
+            self._confirm()  # nothing was decided, but state was computed
         self.tries.repeat(number, outcome.tries - 1)
         if self.meter is not None:
             for _ in range(outcome.tries - 1):

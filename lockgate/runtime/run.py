@@ -66,12 +66,14 @@ from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, behind_job, is_epoch
 from lockgate.runtime.realtime import unended_records, with_waiting
 from lockgate.runtime.scans import count_once, scans_of
+from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Times, Tries, as_text
 from lockgate.runtime.topicids import TopicIds, used_topics
 from lockgate.sinks.kafka import KafkaSink
+from lockgate.sources.files import FileSource
 from lockgate.sources.kafka import KafkaSource
 from lockgate.sources.mqtt import MqttSource
 from lockgate.sources.socket import SocketSource
@@ -306,11 +308,21 @@ class Run:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 return False
+            try:
+                if self._writer.files is not None:
+                    self._writer.files.watch()
+            except LockgateError:
+                self.stop()
+                raise
             self._is_stopping.wait(_POLL_SECONDS)
         news = self.progress()
         if news is not None and on_progress is not None:
             on_progress(news)
-        self._finish()
+        try:
+            if self._has_end and self._writer.files is not None and self._query.exception() is None:
+                self._writer.files.look()  # is something there that no epoch has read, and none ever would?
+        finally:
+            self._finish()
         return True
 
     def _is_caught_up(self, news: Progress) -> bool:
@@ -582,10 +594,13 @@ def run(
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
         sources = None if past is None else SourceList(past, planned, compiled.parts)
         topics = None if past is None else _topic_ids(past, planned, compiled)
+        files = None if past is None or sources is None else _source_files(past, planned, sources)
         if past is not None and native is not None and sources is not None and topics is not None and not new_life:
             native.check()
             sources.check()
             topics.check(accepts_outputs=accept_outputs)
+            if files is not None:
+                files.begin()
             check_state(past, planned, compiled.operators, kept)
         opened.pop_all()
     idle = _longest_idle(planned)
@@ -629,6 +644,9 @@ def run(
         if topics is not None:  # only now: outputs may have been created
             topics.keep()
             writer.topics = topics
+        if files is not None:
+            files.begin()
+            writer.files = files
         writer.crashes, writer.meter, writer.tallies = crashes, meter, compiled.tallies
         if meter is not None:
             meter.begin(
@@ -798,6 +816,17 @@ def _topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> Top
     written = [output.sink for output in compiled.outputs]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}"
     return TopicIds(checkpoint, used_topics([*read, *written]), where=where, accept="lockgate run --accept-outputs")
+
+
+def _source_files(checkpoint: Checkpoint, planned: Plan, sources: SourceList) -> SourceFiles | None:
+    """The files that a job reads; None if it reads none."""
+    directories = [
+        ReadDirectory(node.step.source, node.where, sources.passes(node.name))
+        for node in planned.logical.nodes
+        if isinstance(node.step, Read) and isinstance(node.step.source, FileSource)
+    ]
+    is_exact = planned.job.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE
+    return SourceFiles(checkpoint, directories, is_exact=is_exact, job=planned.job.name) if directories else None
 
 
 def _names(planned: Plan, compiled: Compiled) -> Names:

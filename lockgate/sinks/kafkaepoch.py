@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -71,6 +71,7 @@ class EpochRows:
     is_alike: bool = False  # does every task hold the rows of one output partition, as far as the plan can tell?
     offsets: Mapping[Place, int] = field(default_factory=dict)
     staged: Rows = field(default_factory=dict)  # what other systems stage
+    check: Callable[[], None] = lambda: None  # asked before the decision: are the sources still what was read?
 
 
 class KafkaEpochs:
@@ -192,7 +193,7 @@ class KafkaEpochs:
                 Work(
                     write=lambda producer, name, is_exchanging: self._write(rows, producer, name, is_exchanging),
                     skip=lambda: _compute(rows.records),
-                    check=self._check_topics,
+                    check=lambda: self._check(rows),
                     cause_of=self._cause_of,
                     stage=lambda: self._followers.stage(rows.staged, epoch.number),
                     can_repeat=rows.can_repeat,
@@ -221,6 +222,10 @@ class KafkaEpochs:
         refuse_gone(self._connection, set(self._names) - set(found), where=self.where)
         self._refuse_made_anew({name: topic.id for name, topic in found.items()})
         return found
+
+    def _check(self, rows: EpochRows) -> None:
+        rows.check()
+        self._check_topics()
 
     def _check_topics(self) -> None:
         """Are the topics still those that the epoch was written to? What was in one that was deleted is gone."""

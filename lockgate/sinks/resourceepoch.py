@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,17 @@ class ResourceEpochs:
         self._resource.close()
         self._followers.close()
 
-    def commit(self, epoch: Epoch, frame: DataFrame, rows: Rows, *, can_repeat: bool, query_run: str) -> Outcome:
-        """Make an epoch visible once; `frame` is what it is computed from."""
+    def commit(
+        self,
+        epoch: Epoch,
+        frame: DataFrame,
+        rows: Rows,
+        *,
+        can_repeat: bool,
+        query_run: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Make an epoch visible once; `frame` is what it is computed from, `check` is asked before the decision."""
         with self._committing:
             self._coordinator.enter(query_run)
             self._first = None
@@ -75,7 +85,7 @@ class ResourceEpochs:
                 Work(
                     write=write,
                     skip=lambda: frame.write.format("noop").mode("append").save(),
-                    check=lambda: None,
+                    check=check,
                     cause_of=self._cause_of,
                     stage=lambda: self._followers.stage(rows, epoch.number),
                     can_repeat=can_repeat,

@@ -1,19 +1,22 @@
 """FileSource: the files of a directory that grows.
 
-A file is read once, whole, after it has appeared; so writers put files in place by a rename, and never append to one.
-Files that stay can be read again after a failure, which makes the source replayable.
+A file is its path, its size and its modification time. It is read once, whole, after it has appeared; so writers put
+files in place by a rename, and never change one. Files that stay can be read again after a failure, which makes the
+source replayable. A file that changes after it was read stops the job (runtime/sourcefiles.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl, quote
 from lockgate.errors import BadJob
+from lockgate.files.inbox import is_local, plain_directory, root_of
 from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null
 from lockgate.sources.position import UNKNOWN, number_rows, position
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, original
@@ -23,8 +26,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "parquet", "text")
 HIDDEN = ("_file", POSITION)
-# Spark would pass over a file that is a week older than the newest one it has seen, without a word.
+# Spark forgets a file that is so much older than the newest one it has read, and passes over an unread one in silence.
 FOREVER = "36500d"
+REMEMBERED = timedelta(days=30)
+"""The same for a FileSource: the run time stops at an unread file that is so old."""
+KEPT = "kept"
 BYTES_PER_ROW = 256
 """Files are taken whole, so an epoch is bounded by bytes; a row of this size is a common one."""
 
@@ -36,12 +42,18 @@ def name_directory(path: str) -> frozenset[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class FileSource(Source):
-    """The rows of all files below `path`, old and new; `header` says whether CSV files begin with column names."""
+    """The rows of all files below `path`, old and new; `header` says whether CSV files begin with column names.
+
+    When the epoch of a file is committed, the file stays, or is moved below the directory `archive`, on the same file
+    system, or is deleted (`delete=True`). An epoch whose files are moved or deleted cannot be gone back to.
+    """
 
     path: str
     value: str
     format: str = "json"
     header: bool = False
+    archive: str | None = None
+    delete: bool = False
 
     @property
     def ability(self) -> SourceAbility:
@@ -65,6 +77,13 @@ class FileSource(Source):
         return name_directory(self.path)
 
     @property
+    def processed(self) -> str:
+        """What becomes of a file when its epoch is committed, in words."""
+        if self.delete:
+            return "deleted"
+        return KEPT if self.archive is None else f"moved to {self.archive}"
+
+    @property
     def offsets_of(self) -> str:
         return next(place for _, place in self.places)
 
@@ -78,6 +97,14 @@ class FileSource(Source):
                 f"a text file gives one column of type STRING, but the schema is ({columns})",
                 where=where,
                 fix='value="line STRING", then parse it in a step',
+            )
+        if self.archive is not None and self.delete:
+            raise BadJob("archive= and delete= cannot both be", where=where, fix="give one of them")
+        if self.archive is not None and f"{plain_directory(self.archive)}/".startswith(f"{root_of(self.path)}/"):
+            raise BadJob(
+                f"archive={self.archive!r} lies below {root_of(self.path)}, so archived files would be read again",
+                where=where,
+                fix="name a directory elsewhere, on the same file system",
             )
         return columns
 
@@ -95,6 +122,12 @@ class FileSource(Source):
                 where=reading.where,
                 fix="create it; files may arrive later",
             )
+        if self.archive is not None and not _is_one_system(root_of(self.path), plain_directory(self.archive)):
+            raise BadJob(
+                f"archive={self.archive!r} is not on the file system of {self.path}, so files cannot be moved there",
+                where=reading.where,
+                fix="name a directory on the same file system",
+            )
         if reading.start != "earliest":
             raise BadJob(
                 f"files cannot be read from {reading.start!r} on",
@@ -111,7 +144,7 @@ class FileSource(Source):
             spark.readStream.option("maxBytesPerTrigger", limit)
             .option("recursiveFileLookup", "true")
             .option("latestFirst", "false")
-            .option("maxFileAge", FOREVER)
+            .option("maxFileAge", f"{REMEMBERED.days}d")
         )
         if self.format == "parquet":
             rows = reader.schema(self.value).parquet(self.path)
@@ -169,6 +202,15 @@ class FileSource(Source):
             return original(F.col("__raw"))
         typed = F.to_json(F.struct(*map(quote, columns.names)), JSON_OPTIONS)
         return original(F.coalesce(F.col(CORRUPT), typed) if self.format == "csv" else typed)
+
+
+def _is_one_system(path: str, other: str) -> bool:
+    if not (is_local(path) and is_local(other)):
+        return path.split("/")[:3] == other.split("/")[:3]
+    if not Path(path).exists():
+        return True
+    there = next(one for one in (Path(other), *Path(other).parents) if one.exists())
+    return Path(path).stat().st_dev == there.stat().st_dev
 
 
 def _returned(events: DataFrame) -> DataFrame:

@@ -140,6 +140,30 @@ def test_a_job_writes_whole_epochs_in_two_formats_and_small_files_are_merged(pla
     assert len(HadoopSystem(place.below("rows"), place.spark).files("data/copies")) == 1
 
 
+def test_files_of_a_source_are_compared_and_archived(place: Place, tmp_path: Path) -> None:
+    system = HadoopSystem(place.root, place.spark)
+
+    def finish(name: str, source: FileSource) -> list[int]:
+        read = stream("events", source)
+        job = Job(name, read.to("out", FileSink(place.below(f"out-{name}"), "json")), guarantee=EXACT)
+        run(job, checkpoint=str(tmp_path / name), until_caught_up=True)
+        return place.ids(f"out-{name}")
+
+    system.write("in/2026/a b.json", b'{"id": 1}\n')
+    archiving = FileSource(path=place.below("in"), value="id INT", archive=place.below("done"))
+    assert finish("archiving", archiving) == [1]
+    assert (system.names("in/2026"), system.names("done/2026")) == ([], ["a b.json"])
+    system.write("kept/b.json", b'{"id": 2}\n')
+    keeping = FileSource(path=place.below("k*t"), value="id INT")
+    assert finish("keeping", keeping) == [2]
+    system.delete("kept/b.json")
+    system.write("kept/b.json", b'{"id": 2}\n{"id": 3}\n')
+    with pytest.raises(
+        Refused, match=r"kept/b\.json was changed after it was read: it had 10 bytes of .* has 20 bytes"
+    ):
+        finish("keeping", keeping)
+
+
 def test_the_root_of_an_hdfs_is_a_directory_too(hdfs: Hdfs, spark: SparkSession) -> None:
     system = HadoopSystem(f"{hdfs.uri}/", spark)
     name = uuid4().hex

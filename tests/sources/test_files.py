@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate import FileSource, Guarantee, Job, MemorySink, stream
-from lockgate.errors import BadJob, UnparsableValue
+from lockgate.errors import BadJob, Refused, UnparsableValue
 from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -98,7 +98,23 @@ def test_a_file_that_is_older_than_the_others_and_an_empty_line_are_no_reason_to
     (inbox / "a.json").write_text('{"id": 1}\n\n')
     assert read_all(source, tmp_path) == [(1,)]
     (inbox / "b.json").write_text('{"id": 2}\n')
-    old = (inbox / "b.json").stat().st_mtime - 30 * 86_400
+    old = (inbox / "b.json").stat().st_mtime - 20 * 86_400
     os.utime(inbox / "b.json", (old, old))
     (inbox / "c.json").write_text('{"id": 3}\n')
     assert read_all(source, tmp_path) == [(2,), (3,)]
+
+
+def test_a_file_that_is_so_old_that_spark_would_skip_it_is_named(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    source = FileSource(path=str(inbox), value="id INT")
+    (inbox / "a.json").write_text('{"id": 1}\n')
+    assert read_all(source, tmp_path) == [(1,)]
+    (inbox / "b.json").write_text('{"id": 2}\n')
+    old = (inbox / "b.json").stat().st_mtime - 40 * 86_400
+    os.utime(inbox / "b.json", (old, old))
+    with pytest.raises(Refused, match=r"b\.json was not read, and its time .* is more than 30 days before") as refused:
+        read_all(source, tmp_path)
+    assert "touch" in refused.value.fix
+    (inbox / "b.json").touch()
+    assert read_all(source, tmp_path) == [(2,)]

@@ -5,7 +5,7 @@ back when the command is given again:
 
     1  state of later versions       a snapshot of one would be believed when its number comes again; and snapshots
                                      that lack a table, where an older one is whole: Spark would take them first
-    2  notes of later epochs         which snapshot of a table they saw; schemas of their state
+    2  notes of later epochs         which snapshot of a table they saw, which files they read; schemas of their state
     3  commits and offsets           the newest first
 
 With `keeps_next` the offsets of the one epoch behind it stay: that epoch is computed again over the same events, and
@@ -24,7 +24,7 @@ from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.runtime.lifecycle.versions import whole_chain
 from lockgate.sources.returned import FOLDER
 
-_NOTE = re.compile(r"tables/[^/]+/epochs/(\d+)")
+_NOTE = re.compile(r"(?:tables/[^/]+|described/files)/epochs/(\d+)")
 _SCHEMA = re.compile(r"state/\d+/_metadata/v2/(\d+)")
 
 

@@ -1,0 +1,240 @@
+"""The files that a FileSource reads, as one look finds them: a file is its path, its size and its modification time.
+
+A look lists directories, and never asks for one file after the other: on Hadoop's file systems each question is a round
+trip. It finds what Spark's own listing finds: hidden files and folders (`.name`, `_name`) are none.
+
+Every function raises OSError if the file system does not do what it is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from lockgate.files.system import HadoopSystem, LocalSystem, as_os_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATTERN = "*?[{"
+_SINK_LOG = "_spark_metadata"
+_STATUS = re.compile(
+    r"\{path=(.*?); isDirectory=(true|false)(?:; length=(\d+); replication=\d+; blocksize=\d+)?;"
+    r" modification_time=(\d+);",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What tells a file from another one under its path."""
+
+    bytes: int
+    modified_ms: int  # since 1970
+
+
+@dataclass
+class Look:
+    """The files below some directories, by path."""
+
+    files: dict[str, Facts] = field(default_factory=dict)
+    with_log: set[str] = field(default_factory=set)  # directories in which Spark's file sink lists the files that count
+
+
+def plain_path(url: str) -> str:
+    """A path of Spark's log of read files, as a look names it.
+
+    >>> plain_path("file:///in/a%20b.json"), plain_path("hdfs://host:9000/in/a%20b.json")
+    ('/in/a b.json', 'hdfs://host:9000/in/a b.json')
+    """
+    parts = urlsplit(url)
+    return unquote(parts.path if parts.scheme in ("", "file") else url)
+
+
+def is_local(path: str) -> bool:
+    """Does a path lie on this machine's disk?
+
+    >>> is_local("in"), is_local("file:///in"), is_local("hdfs://host/in")
+    (True, True, False)
+    """
+    return path.startswith("file:") or "://" not in path
+
+
+def plain_directory(path: str) -> str:
+    """A directory as users write it, under the name that Spark's log has for it; links stay as they are.
+
+    >>> plain_directory("file:///data/in/"), plain_directory("/data/old/../in"), plain_directory("hdfs://h:9000/in/")
+    ('/data/in', '/data/in', 'hdfs://h:9000/in')
+    """
+    if not is_local(path):
+        return path.rstrip("/")
+    named = path.removeprefix("file:")
+    if named != path and named.startswith("//"):
+        named = "/" + named[2:].partition("/")[2]
+    return os.path.abspath(named)  # noqa: PTH100 - resolves "..", as Hadoop does, and no link
+
+
+def root_of(path: str) -> str:
+    """The directory below which all files of a path lie, which may be a pattern.
+
+    >>> root_of("/in/20*/x"), root_of("/in")
+    ('/in', '/in')
+    """
+    if not any(sign in path for sign in PATTERN):
+        return plain_directory(path)
+    fixed = re.split(r"[*?\[{]", path, maxsplit=1)[0]
+    return plain_directory(fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else "."))
+
+
+def look_below(paths: Iterable[str], spark: SparkSession) -> Look:
+    """All files below these directories and patterns; a directory that does not exist has none."""
+    found = Look()
+    for path in paths:
+        folders = _expand(path, spark) if any(sign in path for sign in PATTERN) else [plain_directory(path)]
+        for folder in folders:
+            if is_local(folder):
+                _walk(folder, found)
+            else:
+                _walk_remote(folder, spark, found)
+    return found
+
+
+def look_at(paths: Iterable[str], spark: SparkSession) -> dict[str, Facts]:
+    """These files, as far as they exist."""
+    found, folders = {}, set()
+    for path in paths:
+        if is_local(path):
+            try:
+                found[path] = _facts(os.stat(path))  # noqa: PTH116 - an epoch may have thousands
+            except FileNotFoundError:
+                continue
+        else:
+            folders.add(path.rpartition("/")[0])
+    for folder in folders:
+        found |= {path: facts for path, is_folder, facts in _list_remote(folder, spark) if not is_folder}
+    return found
+
+
+def remove(path: str, spark: SparkSession) -> None:
+    """Delete a file; if it is gone already, nothing."""
+    _system(path.rpartition("/")[0] or "/", spark).delete(path.rpartition("/")[2])
+
+
+def move(path: str, root: str, archive: str, name: str, spark: SparkSession) -> bool:
+    """Move a file below `root` under a name below `archive`; False if that name is taken."""
+    if is_local(path):
+        target = Path(archive) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return LocalSystem(Path("/")).put(path.lstrip("/"), str(target).lstrip("/"))
+    system = HadoopSystem("/".join(root.split("/", 3)[:3]) + "/", spark)
+    source, target_name = (one.split("/", 3)[3] for one in (path, f"{archive}/{name}"))
+    with as_os_error():
+        spark_path = system._path(target_name)
+        system._system.mkdirs(spark_path.getParent())
+    return system.put(source, target_name)
+
+
+def _system(folder: str, spark: SparkSession) -> LocalSystem | HadoopSystem:
+    return LocalSystem(Path(folder)) if is_local(folder) else HadoopSystem(folder, spark)
+
+
+def _is_hidden(name: str) -> bool:
+    """As Spark's listing decides it."""
+    is_meta = name.startswith(("_common_metadata", "_metadata"))
+    return not is_meta and (
+        (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
+    )
+
+
+def _facts(status: os.stat_result) -> Facts:
+    return Facts(status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _walk(folder: str, found: Look) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name == _SINK_LOG:
+                    found.with_log.add(folder)
+                if _is_hidden(entry.name):
+                    continue
+                if entry.is_dir():
+                    _walk(entry.path, found)
+                    continue
+                try:
+                    found.files[entry.path] = _facts(entry.stat())
+                except FileNotFoundError:  # it was removed since it was listed
+                    continue
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:  # a pattern may name files
+        found.files[folder] = _facts(os.stat(folder))  # noqa: PTH116
+
+
+def _walk_remote(folder: str, spark: SparkSession, found: Look) -> None:
+    for path, is_folder, facts in _list_remote(folder, spark):
+        name = path.rpartition("/")[2]
+        if name == _SINK_LOG:
+            found.with_log.add(folder)
+        if _is_hidden(name):
+            continue
+        if is_folder:
+            _walk_remote(path, spark, found)
+        else:
+            found.files[path] = facts
+
+
+def _list_remote(folder: str, spark: SparkSession) -> list[tuple[str, bool, Facts]]:
+    """What lies directly in a folder. One call for all of it: to ask each entry for its facts takes minutes."""
+    jvm, system = _hadoop(folder, spark)
+    try:
+        with as_os_error():
+            listed = system.listStatus(jvm.org.apache.hadoop.fs.Path(folder))
+            told = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(listed))
+            found = parse_listing(told)
+            if len(found) != len(listed):  # a name reads like the facts of another file, or Hadoop prints others
+                found = [
+                    (
+                        str(one.getPath().toString()),
+                        bool(one.isDirectory()),
+                        Facts(one.getLen(), one.getModificationTime()),
+                    )
+                    for one in listed
+                ]
+            return found
+    except FileNotFoundError:
+        return []
+
+
+def parse_listing(listed: str) -> list[tuple[str, bool, Facts]]:
+    """The entries of a listing as Hadoop prints them: path, whether it is a folder, size and time.
+
+    >>> parse_listing("[S{path=hdfs://h/a; b; isDirectory=false; length=3; replication=1; blocksize=9;"
+    ...     " modification_time=7; x}, S{path=hdfs://h/c; isDirectory=true; modification_time=8; x}]")
+    [('hdfs://h/a; b', False, Facts(bytes=3, modified_ms=7)), ('hdfs://h/c', True, Facts(bytes=0, modified_ms=8))]
+    """
+    return [
+        (path, is_folder == "true", Facts(int(size or 0), int(modified)))
+        for path, is_folder, size, modified in _STATUS.findall(listed)
+    ]
+
+
+def _expand(path: str, spark: SparkSession) -> list[str]:
+    """The files and directories that a pattern names, as Spark finds them."""
+    jvm, _ = _hadoop(path, spark)
+    with as_os_error():
+        found = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().globPath(jvm.org.apache.hadoop.fs.Path(path))
+        told = str(found.mkString("\n"))
+    return [one.removeprefix("file:") for one in told.split("\n") if one]
+
+
+def _hadoop(path: str, spark: SparkSession) -> tuple[Any, Any]:
+    jvm: Any = spark.sparkContext._jvm
+    with as_os_error():
+        system = jvm.org.apache.hadoop.fs.Path(path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return jvm, system
