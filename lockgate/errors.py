@@ -70,6 +70,10 @@ class RowRefused(Failed):
     """A sink does not take a row, and would not take it another time."""
 
 
+class TimeRefused(RowRefused):
+    """The time of a record is further from the broker's clock than its topic allows."""
+
+
 class TooManyLetters(Failed):
     """More events cannot be used than the author allows."""
 

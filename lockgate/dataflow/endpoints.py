@@ -209,6 +209,10 @@ class Sink(ABC):
         """
         return None
 
+    def refusal_if_exact(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """The same for what is checked only if the output is declared end-to-end exactly-once."""
+        return None
+
     def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
         """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
 

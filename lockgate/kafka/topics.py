@@ -14,9 +14,35 @@ from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import OLDEST, Clock, Connection, TopicShape, Unanswered
 
 _EXISTS = 36
+_NO_LIMIT_MS = 10**14  # three thousand years; Kafka's default is 2**63 - 1
 PATIENCE_SECONDS = 30.0
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """How far the time of a record may be from the clock of the broker, in milliseconds; None for any."""
+
+    ahead_ms: int | None = None
+    behind_ms: int | None = None
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str], prefix: str = "message.timestamp.") -> TimeLimits:
+        """The limits that the settings of a topic say; those of a broker have another prefix.
+
+        >>> TimeLimits.of({"message.timestamp.after.max.ms": "3600000", "message.timestamp.type": "CreateTime"})
+        TimeLimits(ahead_ms=3600000, behind_ms=None)
+        """
+        if configs.get(f"{prefix}type") == "LogAppendTime":
+            return cls()  # the broker sets the time of every record
+        either = configs.get(f"{prefix}difference.max.ms")  # before Kafka 4 one limit in both directions
+
+        def limit(side: str) -> int | None:
+            told = (configs.get(f"{prefix}{side}.max.ms"), either)
+            return next((int(text) for text in told if text is not None and int(text) < _NO_LIMIT_MS), None)
+
+        return cls(ahead_ms=limit("after"), behind_ms=limit("before"))
 
 
 @dataclass(frozen=True)
@@ -27,6 +53,7 @@ class OutputTopic:
     partitions: int
     max_message_bytes: int
     id: str
+    times: TimeLimits = TimeLimits()
 
 
 def existing_topics(servers: str, *, where: str, client: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -110,6 +137,7 @@ def describe_outputs(connection: Connection, topics: Sequence[str], *, where: st
             # A broker that does not tell takes what Kafka takes by default.
             max_message_bytes=int(configs.get(name, {}).get("max.message.bytes", 1_048_588)),
             id=shape.id,
+            times=TimeLimits.of(configs.get(name, {})),
         )
         for name, shape in shapes.items()
     }
@@ -161,6 +189,16 @@ def find_output(servers: str, topic: str, *, where: str, client: Mapping[str, st
     """A topic to be written to, as it is now; None where it is not there yet."""
     with _look(servers, client, where) as connection:
         return describe_outputs(connection, [topic], where=where).get(topic)
+
+
+def find_time_limits(servers: str, topic: str, *, where: str, client: Mapping[str, str] | None = None) -> TimeLimits:
+    """What a topic takes as the time of a record; for one that is not there yet, what a new one will take."""
+    with _look(servers, client, where) as connection:
+        found = describe_outputs(connection, [topic], where=where).get(topic)
+        if found is not None:
+            return found.times
+        configs = asked(lambda: connection.configs(broker=True), where).get("", {})
+        return TimeLimits.of(configs, "log.message.timestamp.")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.commit.permits import Place
-from lockgate.errors import EpochFailed, RowRefused
+from lockgate.errors import EpochFailed, RowRefused, TimeRefused
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
@@ -192,6 +192,14 @@ class Writer:
                 where=where,
                 fix="its max.message.bytes was made smaller while the epoch ran; the epoch is repeated",
             )
+        if code == Code.INVALID_TIMESTAMP:
+            raise TimeRefused(
+                f"the broker refuses the time of a record: {batch.told or name_of(code)}",
+                where=where,
+                fix="the times seemed right to this job, by the topic's limits as it last read them: compare the clocks"
+                " of its machines with those of the brokers, and look whether message.timestamp.after.max.ms or"
+                " before.max.ms of the topic was lowered; then run it again, it reads them at its start",
+            )
         if code and code not in RETRIABLE:
             raise EpochFailed(f"the broker refuses a batch: {name_of(code)}", where=where, fix="see the broker's log")
         waited = time.monotonic() - batch.first_sent
@@ -230,9 +238,11 @@ class Writer:
                 if error is not None:
                     batch.state, batch.told = "failed", f"{type(error).__name__}: {error}"
                 else:
-                    code = int(answer.responses[0].partition_responses[0].error_code)
+                    part = answer.responses[0].partition_responses[0]
+                    code = int(part.error_code)
                     is_there = code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
                     batch.state, batch.code = ("done", 0) if is_there else ("failed", code)
+                    batch.told = _told(part) if code == Code.INVALID_TIMESTAMP else ""
                 self._news.notify_all()
 
         request = self._connection.produce_request(self._transactional_id, lane.place, batch.bytes)
@@ -240,17 +250,30 @@ class Writer:
 
     def _too_large(self, place: Place, records: Records, error: RecordTooLarge, limit_bytes: int) -> RecordRefused:
         key = None if records.keys is None else records.keys[error.index].as_py()
-        shown = "without a key" if key is None else f"with key {_text(key)}"
         return RecordRefused(
-            f"a record {shown} is {error.size_bytes:,} bytes; the topic takes at most {limit_bytes - HEADER_BYTES:,}",
+            f"a record {key_text(key)} is {error.size_bytes:,} bytes;"
+            f" the topic takes at most {limit_bytes - HEADER_BYTES:,}",
             where=f"{_name(place)}, {self._where}",
             fix="make the row smaller, or raise max.message.bytes of the topic (and what its readers fetch)",
         )
 
 
-def _text(key: bytes) -> str:
+def key_text(key: bytes | None) -> str:
+    """How an error names a record.
+
+    >>> key_text(None), key_text(b"a")
+    ('without a key', "with key 'a'")
+    """
+    if key is None:
+        return "without a key"
     shown = key.decode("utf-8", errors="backslashreplace")
-    return repr(shown if len(shown) <= _KEY_SHOWN else shown[:_KEY_SHOWN] + "…")
+    return f"with key {shown if len(shown) <= _KEY_SHOWN else shown[:_KEY_SHOWN] + '…'!r}"
+
+
+def _told(part: Any) -> str:
+    """What the broker says of a batch in words: of its first record that is wrong, or of all."""
+    records = [str(one.batch_index_error_message or "") for one in getattr(part, "record_errors", None) or ()]
+    return next(filter(None, [*records, str(getattr(part, "error_message", None) or "")]), "")
 
 
 def _name(place: Place) -> str:

@@ -33,6 +33,7 @@ from lockgate.errors import (
     Refused,
     RowRefused,
     SourceChanged,
+    TimeRefused,
     TooManyLetters,
     TopicGone,
     UnparsableValue,
@@ -58,6 +59,7 @@ _FOR_A_PERSON = (
     TopicGone,
     SourceChanged,
     EpochTooLong,
+    TimeRefused,
     TooManyLetters,
     InvariantBroken,
 )

@@ -27,7 +27,7 @@ from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
 from lockgate.kafka.settings import is_about_writing, is_java_only
-from lockgate.kafka.topics import create_topics, find_output
+from lockgate.kafka.topics import create_topics, find_output, find_time_limits
 from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
 from lockgate.sources.rejects import TIMESTAMP_FORMAT
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 FORMATS = ("json", "csv", "text", "bytes")
 MESSAGE_BYTES = 1_048_576
 """What Kafka's client sends at most in one request, unless it is told otherwise; brokers take a little more."""
+
+CLOCKS_APART_MS = 60_000
+"""So much earlier than its topic's limit, and at most a tenth, a record is a dead letter: clocks differ."""
 
 TRACE = "lockgate-trace"
 """The header that records have under proof: JSON of `epoch`, and of `source`, `part`, `at` and `child` where the row
@@ -176,6 +179,32 @@ class KafkaSink(Sink):
         if "partition" in made and topic is not None:
             told = F.concat(F.lit(f"topic {topic.name!r} has no partition "), made["partition"].cast("string"))
             reason = reason.when(~made["partition"].between(0, topic.partitions - 1), told)
+        return reason
+
+    def refusal_if_exact(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
+        """A time that the topic would not take. Spark's own writer, for lower guarantees, sets times itself."""
+        from pyspark.sql import functions as F
+
+        if self.timestamp is None or self.topic is None or is_java_only(self.client):
+            return None
+        limits = find_time_limits(self.servers, self.topic, where=where, client=self.client)
+        at = self.columns(rows, within=within, where=where)["timestamp"]
+        clock = F.current_timestamp()  # of the epoch: an epoch that is repeated refuses the same rows
+        ahead_ms = F.unix_millis(at) - F.unix_millis(clock)
+        reason = F.when(F.lit(False), F.lit(""))
+        for limit, distance_ms, direction in (
+            (limits.ahead_ms, ahead_ms, "ahead of"),
+            (limits.behind_ms, -ahead_ms, "behind"),
+        ):
+            if limit is not None:
+                told = F.concat(
+                    F.lit(f"{self.timestamp} is "),
+                    at.cast("string"),
+                    F.lit(f", too far {direction} the epoch's clock, "),
+                    clock.cast("string"),
+                    F.lit(f": topic {self.topic!r} takes {limit} ms"),
+                )
+                reason = reason.when(distance_ms > limit - min(CLOCKS_APART_MS, limit // 10), told)
         return reason
 
     def _request_bytes(self) -> int:

@@ -259,6 +259,7 @@ class KafkaEpochs:
             spread_over=spread_over,
             faults=armed(),
             where=self.where,
+            times=tuple(dict.fromkeys(sink.timestamp for sink in self._sinks if sink.timestamp is not None)),
         )
         told = placed.mapInArrow(order, VOTES).collect()
         refused = next((row.refusal for row in told if row.refusal is not None), None)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.permits import Address, Caller, Place
-from lockgate.errors import EpochFailed, Failed, LockgateError
+from lockgate.errors import EpochFailed, Failed, LockgateError, TimeRefused
 from lockgate.failures import Carried, carry
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.kafka.settings import ClientSettings
@@ -62,6 +62,7 @@ class WriteOrder:
     spread_over: int | None  # without keys: how many tasks share the partitions among them
     faults: tuple[Fault, ...]
     where: str
+    times: tuple[str, ...] = ()  # the columns that give records their times, as the user calls them
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of a task and cast its votes."""
@@ -262,7 +263,9 @@ class _Task:
         assert self._writer is not None
         topic = self._topics[place[0]]
         now_ms = int(time.time() * 1000)
-        self._writer.write(place, _as_records(part, now_ms), max_message_bytes=topic.max_message_bytes, now_ms=now_ms)
+        records = _as_records(part, now_ms)
+        refuse_times(records, topic, place, columns=self._order.times, now_ms=now_ms, where=self._order.where)
+        self._writer.write(place, records, max_message_bytes=topic.max_message_bytes, now_ms=now_ms)
         reach(FaultPoint.HALF)
 
 
@@ -282,6 +285,35 @@ def _as_records(part: pa.RecordBatch, now_ms: int) -> Records:
         headers=part.column("headers") if "headers" in names else None,
         timestamps_ms=None if times is None else times.to_numpy(zero_copy_only=False),
     )
+
+
+def refuse_times(
+    records: Records, topic: OutputTopic, place: Place, *, columns: Sequence[str], now_ms: int, where: str
+) -> None:
+    """Raise TimeRefused for a record whose time the topic would refuse, and with it the whole batch."""
+    import numpy as np
+
+    from lockgate.kafka.writer import key_text
+
+    if records.timestamps_ms is None:
+        return
+    ahead = records.timestamps_ms - now_ms
+    for limit, sign, direction, setting in (
+        (topic.times.ahead_ms, 1, "ahead of", "after"),
+        (topic.times.behind_ms, -1, "behind", "before"),
+    ):
+        beyond = np.zeros(0) if limit is None else sign * ahead > limit
+        if beyond.any():
+            first = int(beyond.argmax())
+            at = np.datetime64(int(records.timestamps_ms[first]), "ms")  # Python has no year 10000
+            key = None if records.keys is None else records.keys[first].as_py()
+            raise TimeRefused(
+                f"the time of a record {key_text(key)}, {at}Z, is too far"
+                f" {direction} the clock: the topic takes {limit} ms",
+                where=f"column {' or '.join(columns)}, topic {place[0]!r}, partition {place[1]}, {where}",
+                fix=f"correct the column, or raise message.timestamp.{setting}.max.ms of the topic; with dead_letters="
+                " such events become dead letters, and all others go on",
+            )
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

@@ -757,8 +757,10 @@ def _without_refused(frame: DataFrame, outputs: Sequence[CompiledOutput], reject
     names: Column = F.lit(None).cast("string")
     shown: Column = F.lit(None).cast("string")
     for output in outputs:
-        told = output.sink.refusal(frame, within=output.struct, where=output.where)
-        if told is not None:
+        looks = [output.sink.refusal, *([output.sink.refusal_if_exact] if output.is_exact else [])]
+        reasons = [look(frame, within=output.struct, where=output.where) for look in looks]
+        if known := [one for one in reasons if one is not None]:
+            told = F.coalesce(*known)
             is_its = F.col(TAG) == F.lit(output.tag)
             reason = F.when(is_its, told).otherwise(reason)
             names = F.when(is_its, F.lit(output.name)).otherwise(names)

@@ -11,6 +11,7 @@ from lockgate.errors import BadMachine, Failed, Refused
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.topics import (
     OutputTopic,
+    TimeLimits,
     asked,
     create_topics,
     describe_outputs,
@@ -50,6 +51,16 @@ def test_a_transaction_may_stay_open_for_ten_minutes_or_what_is_allowed_or_asked
 ) -> None:
     broker = {} if most is None else {"transaction.max.timeout.ms": most}
     assert transaction_timeout_ms(told(wanted=wanted, **broker), where="here") == expected
+
+
+def test_limits_of_times_are_those_that_the_broker_goes_by() -> None:
+    none, kind = str(2**63 - 1), "message.timestamp.type"
+    both = {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "2000"}
+    assert TimeLimits.of({**both, kind: "CreateTime"}) == TimeLimits(ahead_ms=1000, behind_ms=2000)
+    assert TimeLimits.of({**both, kind: "LogAppendTime"}) == TimeLimits()  # the broker sets the times itself
+    assert TimeLimits.of(dict.fromkeys(both, none)) == TimeLimits() == TimeLimits.of({})
+    older = {**dict.fromkeys(both, none), "message.timestamp.difference.max.ms": "3000"}
+    assert TimeLimits.of(older) == TimeLimits(ahead_ms=3000, behind_ms=3000)
 
 
 def test_a_longer_time_out_than_the_broker_allows_is_refused() -> None:
@@ -103,7 +114,9 @@ def test_a_topic_is_described_as_a_writer_needs_it(connection: Connection, name:
     assert (shape.partitions, shape.replication) == (3, 1)
     assert min(shape.leaders) >= 0
     assert describe_outputs(connection, [name, "no-such-topic"], where="test") == {
-        name: OutputTopic(name=name, partitions=3, max_message_bytes=5000, id=shape.id)
+        name: OutputTopic(
+            name=name, partitions=3, max_message_bytes=5000, id=shape.id, times=TimeLimits(ahead_ms=3_600_000)
+        )
     }
 
 

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.record.memory_records import MemoryRecords
 from pyspark.sql import SparkSession
 
-from lockgate.errors import EpochFailed, TopicGone
+from lockgate.errors import EpochFailed, TimeRefused, TopicGone
 from lockgate.kafka import writer as writers
 from lockgate.kafka.codes import Code
 from lockgate.kafka.encode import Records
@@ -192,7 +193,9 @@ def test_a_producer_that_is_fenced_has_lost_its_transaction(code: int) -> None:
     assert "topic 't', partition 0, sink 'out'" in caught.value.where
 
 
-@pytest.mark.parametrize(("code", "kind"), [(29, EpochFailed), (45, EpochFailed), (10, EpochFailed), (87, EpochFailed)])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(29, EpochFailed), (45, EpochFailed), (10, EpochFailed), (87, EpochFailed), (32, TimeRefused)]
+)
 def test_a_refusal_that_does_not_pass_is_shown_at_once(code: int, kind: type[Exception]) -> None:
     wire = Wire(codes=[code])
     writer = writer_on(wire)
@@ -314,6 +317,17 @@ def test_a_record_larger_than_a_batch_but_not_than_the_topic_takes_is_written(
     assert visible(kafka, topic, 1) == [values]
     with pytest.raises(RecordRefused, match=r"with key 'k' is 3,000,0\d\d bytes; the topic takes at most 2,999,939"):
         epoch.write(0, [b"x" * 3_000_000], [b"k"])
+
+
+@pytest.mark.system
+def test_a_time_that_the_broker_refuses_is_final_and_told_in_its_own_words(connection: Connection, topic: str) -> None:
+    epoch = Epoch(connection, topic, 1, **{"message.timestamp.after.max.ms": "1000"})
+    now_ms = int(time.time() * 1000)
+    ahead = Records(keys=None, values=pa.array([b"a"], pa.binary()), timestamps_ms=np.array([now_ms + 60_000]))
+    epoch.writer.write(epoch.places[0], ahead, max_message_bytes=epoch.max_message_bytes, now_ms=now_ms)
+    with pytest.raises(TimeRefused, match=rf"Timestamp {now_ms + 60_000} of message .* out of range") as caught:
+        epoch.writer.finish()
+    assert f"topic {topic!r}, partition 0" in caught.value.where
 
 
 @pytest.mark.system

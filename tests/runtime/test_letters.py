@@ -26,7 +26,7 @@ from lockgate import (
     value,
     windows,
 )
-from lockgate.errors import Failed, FunctionFailed
+from lockgate.errors import Failed, FunctionFailed, TimeRefused
 from lockgate.kafka.topics import create_topics
 from support.files import put
 from support.records import read_json
@@ -297,6 +297,32 @@ def test_what_belongs_to_no_event_stops_the_job_as_before(place: Path) -> None:
     timed = events(place, "k STRING, at TIMESTAMP").event_time("at", lateness="1 second")
     with pytest.raises(FunctionFailed, match="no bell"):
         run_to_the_end(job_of(timed.key_by("k").process(Bell()), MemorySink(), MemorySink()), place)
+
+
+@pytest.mark.system
+def test_records_whose_time_a_topic_would_refuse(kafka: str, place: Path) -> None:
+    topic = f"times-{uuid4().hex[:8]}"
+    create_topics(kafka, [topic, f"{topic}-letters"], partitions=2, where="test")
+    now = datetime.now(UTC)
+    # Kafka takes one hour ahead unless a topic says otherwise; a little before that is refused here, as clocks differ.
+    times = {"now": now, "close": now + timedelta(minutes=59, seconds=50), "ahead": now + timedelta(hours=2)}
+    put(place / "in", *(json.dumps({"k": name, "at": at.isoformat()}) for name, at in times.items()))
+    read = events(place, "k STRING, at TIMESTAMP")
+    out = read.to("out", KafkaSink(topic=topic, servers=kafka, key="k", timestamp="at"))
+    exact = Guarantee.END_TO_END_EXACTLY_ONCE
+    with pytest.raises(TimeRefused, match=r"the time of a record with key 'ahead', .* is too far ahead of") as refused:
+        run_to_the_end(Job("times", out, guarantee=exact), place)
+    assert re.search(
+        f"column at, topic '{topic}', partition .*job 'times', declared at .*test_letters", str(refused.value)
+    )
+    letters = KafkaSink(topic=f"{topic}-letters", servers=kafka)
+    run_to_the_end(Job(topic, out, guarantee=exact, dead_letters=letters), place, checkpoint=str(place / "other"))
+    assert [row["k"] for row in read_json(kafka, topic)] == ["now"]
+    found = sorted(read_json(kafka, letters.topic), key=lambda row: json.loads(row["shown"])["k"])
+    assert [(row["step"], json.loads(row["shown"])["k"]) for row in found] == [("out", "ahead"), ("out", "close")]
+    assert re.fullmatch(
+        f"at is .*, too far ahead of the epoch's clock, .*: topic '{topic}' takes 3600000 ms", found[0]["reason"]
+    )
 
 
 @pytest.mark.system

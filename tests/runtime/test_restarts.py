@@ -19,6 +19,7 @@ from lockgate.errors import (
     OverClaim,
     Refused,
     RowRefused,
+    TimeRefused,
     TooManyLetters,
     TopicGone,
     UnparsableValue,
@@ -38,6 +39,7 @@ PERSON = [
     CheckpointDamaged,
     TopicGone,
     EpochTooLong,
+    TimeRefused,
     TooManyLetters,
     InvariantBroken,
 ]
