@@ -102,6 +102,10 @@ class SourceChanged(Failed):
     """A file that a job has read, or has to read, is not as it was; an operator has to decide."""
 
 
+class RecordsGone(Failed):
+    """A source no longer has records that the job has yet to read; an operator has to decide."""
+
+
 class EpochTooLong(Failed):
     """An epoch outlived its transaction, again; it has to be made smaller."""
 

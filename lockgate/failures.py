@@ -13,13 +13,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from lockgate.errors import Failed, FunctionFailed, LockgateError, UnparsableValue, UnusableTime
+from lockgate.errors import Failed, FunctionFailed, LockgateError, RecordsGone, UnparsableValue, UnusableTime
 
 MARK = "lockgate-failure:"
 _TOKEN = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
 _ERROR_MARK = "lockgate-error:"
 _ERROR_TOKEN = re.compile(re.escape(_ERROR_MARK) + r"([A-Za-z0-9+/=]+)")
+_GAP = re.compile(
+    r"Some data may have been lost because they are not available in Kafka.*?"
+    r"Reason:\s*(.*?)(?=\s*(?:SQLSTATE|\n\s*at |\n\n|\Z))",
+    re.DOTALL,
+)
 _EXCERPT = 200
+
+GAP_CHOICES = (
+    "choose: bring the records back with their offsets, from a copy of the topic, and raise its retention; or skip"
+    " exactly these, noted in the ledger: lockgate run FILE --accept-gap; or begin again with all that the source still"
+    " has, which doubles what is committed: lockgate run FILE --new-life"
+)
 
 TRIED = "lockgate.tried"
 """The local property of Spark's by which tasks know that their epoch has failed before."""
@@ -106,10 +117,27 @@ def find_error(message: str) -> LockgateError | None:
         return failure.as_error()
     found = _ERROR_TOKEN.search(message)
     if found is None:
-        return None
+        return _find_gap(message)
     facts = json.loads(base64.b64decode(found.group(1)))
     known = {_name(one): one for one in _kinds(LockgateError)}
     return known.get(facts["class"], Failed)(str(facts["what"]), where=str(facts["where"]), fix=str(facts["fix"]))
+
+
+def _find_gap(message: str) -> RecordsGone | None:
+    """What Spark's Kafka source says if it misses records; it advises failOnDataLoss=false, which skips in silence.
+
+    >>> text = "Some data may have been lost because they are not available in Kafka any more; either ...\\nReason: "
+    >>> _find_gap(f"{text}Partitions t-1 have been deleted.").what
+    'Records that are not read yet are not in Kafka any more: Partitions t-1 have been deleted.'
+    """
+    found = _GAP.search(message)
+    if found is None:
+        return None
+    return RecordsGone(
+        f"Records that are not read yet are not in Kafka any more: {' '.join(found[1].split())}",
+        where="a Kafka source of the query",
+        fix=GAP_CHOICES,
+    )
 
 
 def first_cause(message: str) -> str:

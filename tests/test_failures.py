@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockgate.errors
-from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, Refused, UnparsableValue
+from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, RecordsGone, Refused, UnparsableValue
 from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure
 from lockgate.kafka.writer import RecordRefused
 from lockgate.sinks.kafkatask import PartitionShared
@@ -29,6 +29,24 @@ def wrapped(text: str) -> str:
 @given(st.builds(RowFailure, kind=texts, where=texts, part=texts, at=st.integers(-1, 2**62), reason=texts, row=texts))
 def test_a_row_that_failed_is_found_in_sparks_pages(failure: RowFailure) -> None:
     assert find_failure(wrapped(failure.token())) == failure
+
+
+def test_records_that_spark_misses_are_told_without_its_advice_to_skip_them() -> None:
+    text = (
+        "org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not"
+        " available in Kafka any more;\neither the data was aged out by Kafka or the topic may have been deleted before"
+        " all the data in the\ntopic was processed.\nIf you don't want your streaming query to fail on such cases, set"
+        " the source option failOnDataLoss to false.\nReason: Could not read records in offset [5, 9) for topic"
+        " partition t-0"
+    )
+    found = find_error(wrapped(f"{text}\nwith consumer group g. SQLSTATE: 22000"))
+    assert isinstance(found, RecordsGone)
+    assert found.what == (
+        "Records that are not read yet are not in Kafka any more: Could not read records in offset [5, 9) for topic"
+        " partition t-0 with consumer group g."
+    )
+    assert "failOnDataLoss" not in str(found)
+    assert "--accept-gap" in found.fix
 
 
 @given(what=texts, where=texts, fix=texts)

@@ -93,6 +93,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="go on although output topics were deleted and created again since the last run: what was in them is gone",
     )
     run.add_argument(
+        "--accept-gap",
+        action="store_true",
+        help="skip records that were removed from a source before the job read them, exactly those, and note it in the"
+        " checkpoint and the ledger",
+    )
+    run.add_argument(
         "--no-supervise",
         dest="is_supervised",
         action="store_false",
@@ -273,6 +279,7 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
         rows_per_epoch=arguments.rows_per_epoch,
         new_life=new_life,
         accept_outputs=arguments.accept_outputs and not report.is_again,
+        accept_gap=arguments.accept_gap and not report.is_again,
         keep_epochs=arguments.keep_epochs,
         wait=False,
         until_caught_up=arguments.until_caught_up,
@@ -283,6 +290,8 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
         lines.known = lambda: {"job": job.name, "epoch": started.epoch, "run": started.query_run}
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
+    for gap in started.accepted:
+        live.say(f"accepted gap: {gap}, skipped behind epoch {gap.epoch}")
     report.tell(started.goes_on, started.epochs_done, final=started.final)
 
     asked_at: list[float] = []

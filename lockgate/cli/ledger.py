@@ -293,7 +293,8 @@ def entry_for(checkpoint: Checkpoint, epoch: int | None, *, now: datetime, run: 
             where=f"checkpoint {checkpoint.root}",
             fix=f"choose an epoch that it has{' (the last ones)' if len(planned) > 20 else ''}: {listed}",
         )
-    return Entry(run=run, query=query, epoch=epoch, digest=digest, at=now.isoformat(timespec="milliseconds"))
+    at = now.isoformat(timespec="milliseconds")
+    return Entry(run=run, query=query, epoch=epoch, digest=digest, at=at, gaps=checkpoint.gaps())
 
 
 def keep_staged(before: Entry | None, entry: Entry) -> Entry:
@@ -400,6 +401,7 @@ def describe(entry: Entry | None) -> list[str]:
         f"query       {entry.query or 'any'}",
         f"staged      {staged or 'nothing'}",
         f"written     {entry.at}",
+        *(f"gap         {gap}, skipped behind epoch {gap.epoch}, accepted at {gap.at}" for gap in entry.gaps),
     ]
 
 

@@ -144,10 +144,9 @@ class Coordinator:
             self._has_claimed = False
         self._query_run = query_run
 
-    def claim(self, epoch: Epoch) -> None:
-        """Claim the ledger for this run, unless that is done; `commit` does it too."""
-        if not self._has_claimed:
-            self._claim(epoch)
+    def claim(self, epoch: Epoch) -> Entry | None:
+        """Claim the ledger for this run, and return what it says then; None if that is done. `commit` does it too."""
+        return None if self._has_claimed else self._claim(epoch)
 
     def commit(self, epoch: Epoch, work: Work) -> Outcome:
         """Make one epoch visible, once; returning means that it is out."""
@@ -198,7 +197,7 @@ class Coordinator:
         step = protocol.decide(entry, epoch, run=self.run, where=self._ledger.where, job=self.job)
         return producer, step, entry
 
-    def _claim(self, epoch: Epoch) -> None:
+    def _claim(self, epoch: Epoch) -> Entry:
         """Step 0. Without it two drivers would fence each other for ever."""
         # A first look without fencing anybody: a run with the wrong checkpoint should not disturb the right one.
         self._check_claim(self._ledger.peek(), epoch)
@@ -222,7 +221,7 @@ class Coordinator:
             self._has_claimed = True
             if entry is None and claim.epoch is not None:
                 log.warning("job %s: its ledger was empty and now says that epoch %d is out", self.job, claim.epoch)
-            return
+            return claim
         raise last or AssertionError("a claim without a try")
 
     def _check_claim(self, entry: Entry | None, epoch: Epoch) -> None:

@@ -10,6 +10,8 @@ read them at three in the morning, and are a contract between versions of Lockga
     digest   SHA-256 of the file offsets/<epoch> of the checkpoint: the same number over other offsets is another epoch
     staged   what other sinks had staged for that epoch, by the names under which they publish it
     at       when it was written
+    gaps     records of sources that were removed before the job read them, and that an operator has given up; only if
+             there are any
 """
 
 from __future__ import annotations
@@ -26,6 +28,50 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class Gap:
+    """Records that were removed from a source before the job read them, and that an operator has given up."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int  # behind the last of them
+    epoch: int  # the last epoch before them
+    at: str  # when they were given up
+
+    @property
+    def count(self) -> int:
+        """How many records these are at most: offsets count the ends of transactions too."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        place = f"topic {self.topic!r}, partition {self.partition}"
+        return f"{place}: offsets [{self.start}, {self.end}), at most {self.count:,} records"
+
+    def as_facts(self) -> dict[str, Any]:
+        """The gap as plain data."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "from": self.start,
+            "to": self.end,
+            "behind_epoch": self.epoch,
+            "at": self.at,
+        }
+
+
+def gap_of(facts: Mapping[str, Any]) -> Gap:
+    """What `as_facts` wrote."""
+    return Gap(
+        topic=str(facts["topic"]),
+        partition=int(facts["partition"]),
+        start=int(facts["from"]),
+        end=int(facts["to"]),
+        epoch=int(facts["behind_epoch"]),
+        at=str(facts["at"]),
+    )
+
+
+@dataclass(frozen=True)
 class Entry:
     """What a ledger says."""
 
@@ -35,6 +81,7 @@ class Entry:
     digest: str | None
     at: str
     staged: Mapping[str, str] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
 
     def claimed(self, run: str, query: str, now: datetime) -> Entry:
         """The same commit, in the hands of another run."""
@@ -50,6 +97,7 @@ class Entry:
             "query": self.query,
             "staged": dict(self.staged),
             "at": self.at,
+            **({"gaps": [gap.as_facts() for gap in self.gaps]} if self.gaps else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -80,6 +128,7 @@ def entry_of(value: bytes, where: str) -> Entry:
             digest=facts["digest"],
             at=str(facts["at"]),
             staged={str(name): str(text) for name, text in facts["staged"].items()},
+            gaps=tuple(map(gap_of, facts.get("gaps", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvariantBroken(

@@ -22,11 +22,11 @@ Nothing here guesses: an epoch is written only where the ledger proves that it i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from lockgate.commit.ledger import Entry
+from lockgate.commit.ledger import Entry, Gap
 from lockgate.errors import EpochTooLong, Fenced, InvariantBroken, LedgerMismatch, LockgateError
 
 TRIES = 4
@@ -46,6 +46,7 @@ class Epoch:
     digest: str  # of offsets/<number>
     previous_digest: str | None  # of offsets/<number - 1>, where the checkpoint still has it
     query: str  # Spark's id of the query
+    gaps: tuple[Gap, ...] = ()  # all that the checkpoint has given up
 
 
 class Step(Enum):
@@ -183,13 +184,14 @@ def marker(epoch: Epoch, *, run: str, now: datetime, staged: Mapping[str, str]) 
         digest=epoch.digest,
         at=now.isoformat(timespec="milliseconds"),
         staged=dict(staged),
+        gaps=epoch.gaps,
     )
 
 
 def claim(entry: Entry | None, epoch: Epoch, *, run: str, now: datetime, is_adopting: bool) -> Entry:
     """What the ledger says once this run has taken over: the same commit, in other hands."""
     if entry is not None and entry.epoch is not None:
-        return entry.claimed(run, epoch.query, now)
+        return replace(entry.claimed(run, epoch.query, now), gaps=epoch.gaps)
     out = epoch.number - 1 if is_adopting and epoch.number > 0 else None
     return Entry(
         run=run,

@@ -72,6 +72,32 @@ def _look(connection: Connection, place: Place, ask: Callable[..., tuple[int, T]
     return answer
 
 
+def read_starts(connection: Connection, topics: Iterable[str], *, where: str) -> dict[Place, int]:
+    """The offset of the first record that each partition of these topics still has, of those that exist."""
+    wanted = sorted(topics)
+
+    def look() -> dict[Place, int]:
+        led: dict[int, list[Place]] = {}
+        for name, shape in connection.shapes(wanted).items():
+            for partition, leader in enumerate(shape.leaders):
+                led.setdefault(leader, []).append((name, partition))
+        found: dict[Place, int] = {}
+        try:
+            for leader, places in led.items():
+                answers = connection.start_offsets(places, leader=leader) if leader >= 0 else {}
+                for topic, partition in places:
+                    code, offset = answers.get((topic, partition), (Code.LEADER_NOT_AVAILABLE, -1))
+                    if code != Code.NONE:
+                        raise Unanswered(f"{topic}-{partition}: {name_of(code)}")
+                    found[topic, partition] = offset
+        except Unanswered:
+            connection.shapes(wanted, is_fresh=True)  # another broker may lead now
+            raise
+        return found
+
+    return asked(look, where)
+
+
 @contextmanager
 def _connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
     connection = Connection(settings, where=where)

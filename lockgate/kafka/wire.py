@@ -530,36 +530,43 @@ class Connection:
 
     def end_offset(self, place: Place, *, leader: int) -> tuple[int, int]:
         """The code, and the high watermark: the offset behind the last record that all replicas have."""
-        return self._offset(place, -1, leader)
+        return self._offsets([place], -1, leader)[place]
 
     def start_offset(self, place: Place, *, leader: int) -> tuple[int, int]:
         """The code, and the offset of the first record that is still there."""
-        return self._offset(place, -2, leader)
+        return self._offsets([place], -2, leader)[place]
 
-    def _offset(self, place: Place, which: int, leader: int) -> tuple[int, int]:
+    def start_offsets(self, places: Iterable[Place], *, leader: int) -> dict[Place, tuple[int, int]]:
+        """The same for several partitions of one leader, in one request."""
+        return self._offsets(places, -2, leader)
+
+    def _offsets(self, places: Iterable[Place], which: int, leader: int) -> dict[Place, tuple[int, int]]:
         from kafka.protocol.consumer import ListOffsetsRequest
 
         topic = ListOffsetsRequest.ListOffsetsTopic
+        part = topic.ListOffsetsPartition
         answer = self.ask(
             ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=0,
                 topics=[
                     topic(
-                        name=place[0],
+                        name=name,
                         partitions=[
-                            topic.ListOffsetsPartition(
-                                partition_index=place[1], current_leader_epoch=-1, timestamp=which
-                            )
+                            part(partition_index=number, current_leader_epoch=-1, timestamp=which) for number in numbers
                         ],
                     )
+                    for name, numbers in _by_topic(places).items()
                 ],
                 max_version=7,
             ),
             node=leader,
         )
-        part = answer.topics[0].partitions[0]
-        return int(part.error_code), int(part.offset)
+        return {
+            (one.name, part.partition_index): (int(part.error_code), int(part.offset))
+            for one in answer.topics
+            for part in one.partitions
+        }
 
 
 def read_batches(fetched: Fetched) -> Iterator[tuple[Any, bool]]:

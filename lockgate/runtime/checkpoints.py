@@ -8,19 +8,55 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
+from lockgate.commit.ledger import Gap, gap_of
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.runtime.checksums import checksum_of, is_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+ACCEPTED = "described/gaps.json"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Gaps that an operator has accepted at one time: the offsets of the last epoch before them were moved."""
+
+    epoch: int
+    digest: str  # of its offsets as they were planned, by which ledgers know the epoch
+    moved: str  # SHA-256 of its offsets since they were moved
+    gaps: tuple[Gap, ...]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Accepted:
+        """What `as_facts` wrote."""
+        gaps = tuple(map(gap_of, facts["gaps"]))
+        return cls(int(facts["epoch"]), str(facts["digest"]), str(facts["moved"]), gaps)
+
+    def as_facts(self) -> dict[str, Any]:
+        """The acceptance as plain data."""
+        gaps = [gap.as_facts() for gap in self.gaps]
+        return {"epoch": self.epoch, "digest": self.digest, "moved": self.moved, "gaps": gaps}
+
+
+def parse_accepted(content: bytes) -> list[Accepted]:
+    """What the file ACCEPTED says."""
+    return [Accepted.of(facts) for facts in json.loads(content)]
+
+
+def digest_of(offsets: bytes, epoch: int, accepted: Sequence[Accepted]) -> str:
+    """The digest by which ledgers know an epoch: that of its offsets before they were moved over a gap."""
+    digest = hashlib.sha256(offsets).hexdigest()
+    return next((one.digest for one in accepted if (one.epoch, one.moved) == (epoch, digest)), digest)
 
 
 @dataclass(frozen=True)
@@ -109,9 +145,26 @@ class Checkpoint:
             raise self._damaged(name, str(error)) from None
 
     def digest(self, epoch: int) -> str | None:
-        """SHA-256 of an epoch's offsets, None where the checkpoint has none for it (any more)."""
+        """SHA-256 of an epoch's offsets as they were planned; None if the checkpoint has none for it (any more)."""
         content = self.read(f"offsets/{epoch}") if epoch >= 0 else None
-        return None if content is None else hashlib.sha256(content).hexdigest()
+        return None if content is None else digest_of(content, epoch, self.accepted())
+
+    def accepted(self) -> list[Accepted]:
+        """The gaps that operators have accepted, one acceptance after another."""
+        content = self.read(ACCEPTED)
+        try:
+            return [] if content is None else parse_accepted(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(ACCEPTED, str(error)) from None
+
+    def is_pending(self, one: Accepted) -> bool:
+        """Did the process that accepted a gap die before it moved the offsets?"""
+        content = self.read(f"offsets/{one.epoch}")
+        return content is not None and hashlib.sha256(content).hexdigest() != one.moved
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What this checkpoint has given up."""
+        return tuple(gap for one in self.accepted() if not self.is_pending(one) for gap in one.gaps)
 
     def query(self) -> str | None:
         """Spark's id of the query, as the checkpoint keeps it."""
@@ -130,14 +183,14 @@ class Checkpoint:
                 where=f"checkpoint {self.root}",
                 fix="run the query without asynchronous progress tracking and without a real-time trigger",
             )
-        return Epoch(number=number, digest=digest, previous_digest=self.digest(number - 1), query=query)
+        return Epoch(number, digest, self.digest(number - 1), query, gaps=self.gaps())
 
     def kafka_offsets(self, epoch: int) -> dict[tuple[str, int], int]:
         """The offsets behind the last record of an epoch, for every source of it that is Kafka."""
         lines = (self.read(f"offsets/{epoch}") or b"").decode().splitlines()[2:]
         found: dict[tuple[str, int], int] = {}
         for line in lines:
-            for topic, partitions in _as_offsets(line).items():
+            for topic, partitions in as_offsets(line).items():
                 for partition, offset in partitions.items():
                     place = (topic, int(partition))
                     # A source that two branches read appears twice; what the slower one has is done.
@@ -172,7 +225,7 @@ class Checkpoint:
         return self.spark.sparkContext._jvm
 
 
-def _as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:
+def as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:
     """The offsets of a Kafka source, {topic: {partition: offset}}; other sources write something else."""
     try:
         told = json.loads(line)
@@ -263,7 +316,7 @@ def next_epoch(checkpoint: Checkpoint) -> NextEpoch | None:
         return NextEpoch(epoch=checkpoint.epoch(planned[-1], query), is_planned=True)
     number = planned[-1] + 1 if planned else 0
     previous = checkpoint.digest(number - 1)
-    epoch = Epoch(number=number, digest=_NOT_PLANNED, previous_digest=previous, query=query)
+    epoch = Epoch(number, _NOT_PLANNED, previous, query, gaps=checkpoint.gaps())
     return NextEpoch(epoch=epoch, is_planned=False)
 
 
@@ -272,7 +325,7 @@ def source_ranges(checkpoint: Checkpoint, first: int, last: int) -> tuple[Source
     known = [number for number in checkpoint.epochs("offsets") if first <= number <= last]
     if not known:
         return ()
-    starts = checkpoint.kafka_offsets(first - 1) if first > 0 else _initial_offsets(checkpoint)
+    starts = checkpoint.kafka_offsets(first - 1) if first > 0 else initial_offsets(checkpoint)
     ends = checkpoint.kafka_offsets(known[-1])
     return tuple(
         SourceRange(topic=place[0], partition=place[1], start=starts.get(place), end=end)
@@ -283,16 +336,16 @@ def source_ranges(checkpoint: Checkpoint, first: int, last: int) -> tuple[Source
 def offsets_done(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
     """Where the newest epoch that is planned ends in Kafka; where the sources began if there is none."""
     planned = checkpoint.epochs("offsets")
-    return checkpoint.kafka_offsets(planned[-1]) if planned else _initial_offsets(checkpoint)
+    return checkpoint.kafka_offsets(planned[-1]) if planned else initial_offsets(checkpoint)
 
 
-def _initial_offsets(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
+def initial_offsets(checkpoint: Checkpoint) -> dict[tuple[str, int], int]:
     """Where the Kafka sources of a checkpoint began; their connector keeps it, one file for each source."""
     found: dict[tuple[str, int], int] = {}
     number = 0
     while (content := checkpoint.read(f"sources/{number}/0")) is not None:
         for line in content.decode(errors="replace").splitlines():
-            for topic, partitions in _as_offsets(line).items():
+            for topic, partitions in as_offsets(line).items():
                 found.update({(topic, int(partition)): offset for partition, offset in partitions.items()})
         number += 1
     return found

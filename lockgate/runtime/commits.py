@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lockgate.commit.followers import Followers
+from lockgate.commit.ledger import Entry
+from lockgate.commit.protocol import Epoch
 from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import LockgateError, Refused
@@ -86,6 +88,11 @@ class Commits:
         """Let no task in any more, and let go of what is held open."""
         for one in self._all():
             one.close()
+
+    def claim(self, epoch: Epoch, *, query_run: str) -> list[Entry]:
+        """Take all ledgers over, to go on with this epoch; what they say then."""
+        entries = [one.claim(epoch, query_run=query_run) for one in self._all()]
+        return [entry for entry in entries if entry is not None]
 
     def open_seconds(self) -> float | None:
         """How long the oldest open transaction is open; None where none is."""

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.commit.coordinator import Outcome
 from lockgate.commit.protocol import Step
-from lockgate.failures import TRIED
+from lockgate.errors import LockgateError, RecordsGone
+from lockgate.failures import TRIED, find_error
 from lockgate.faultpoints import FaultPoint, reach
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
+from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.kept import finished, kept
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.letters import LetterBox
@@ -69,6 +71,7 @@ class EpochWriter:
     tables: Tables | None = None
     topics: TopicIds | None = None
     files: SourceFiles | None = None
+    gaps: Gaps | None = None
     letters: LetterBox | None = None
     crashes: CrashDesk | None = None
     tallies: Tallies | None = None  # of fan-outs
@@ -107,6 +110,8 @@ class EpochWriter:
                     self.topics.look()  # the epoch is planned: by the records of which topics?
                 if self.files is not None:
                     self.files.plan(epoch)
+                if self.gaps is not None:
+                    self.gaps.look(epoch)
                 if self.tables is not None:
                     self.tables.choose(epoch)
                 if self.tallies is not None:
@@ -126,8 +131,21 @@ class EpochWriter:
         except Exception as error:
             if self.crashes is not None:
                 self.crashes.end()
-            self.first_error.append(self.commits.first_error(error) or error)  # before Spark wraps it
+            # Before Spark wraps it.
+            self.first_error.append(self._gap_behind(error, epoch) or self.commits.first_error(error) or error)
             raise
+
+    def _gap_behind(self, error: Exception, epoch: int) -> RecordsGone | None:
+        """What is missing, with all that is known of it, if Spark could not read records of the epoch."""
+        found = error if isinstance(error, LockgateError) else find_error(str(error))
+        if not isinstance(found, RecordsGone):
+            return None
+        try:
+            if self.gaps is not None and found is not error:
+                self.gaps.look(epoch)
+        except LockgateError as exact:
+            return exact if isinstance(exact, RecordsGone) else found
+        return found
 
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockgate.commit.ledger import Gap
 from lockgate.dataflow.duration import as_people_text, as_spark_text
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import LateEvents, Letters, Read, Timed, TimedOut, Transform, Write
@@ -50,6 +51,7 @@ from lockgate.runtime.checkpoints import Checkpoint, put_aside
 from lockgate.runtime.commits import group_outputs, open_commits
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.forgetting import Forgetting, as_forgotten, forget
+from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.heartbeat import Heartbeat, report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.letters import LetterBox
@@ -162,6 +164,7 @@ class Run:
     unended: int | None = 0  # events, at most, of a real-time epoch that was stopped before its end; None if unknown
     epochs_done: int = 0  # that were reported, at the last look
     goes_by_clock: bool = False  # does a step go by the clock, so that there are epochs whether events come or not?
+    accepted: tuple[Gap, ...] = ()  # what its sources no longer have, and was skipped when it started
     query_run: str = ""  # Spark's id of this start of the query, as its own log has it
 
     def __post_init__(self) -> None:
@@ -259,6 +262,7 @@ class Run:
         are_counted = letters is not None and letters.output.is_exact and isinstance(letters.output.sink, KafkaSink)
         return Facts(
             query_restarts=self._query_starts - 1,
+            skipped=sum(gap.count for gap in self.accepted),
             late=self._watcher.late_total + self._dropped(),
             letters={} if letters is None else letters.by_reason,
             letters_output=None if letters is None or are_counted else letters.output.name,
@@ -494,6 +498,7 @@ def run(
     rows_per_epoch: int | None = None,
     new_life: bool = False,
     accept_outputs: bool = False,
+    accept_gap: bool = False,
     keep_epochs: int | None = None,
     log_file: Path | None = None,
     wait: bool = True,
@@ -506,12 +511,13 @@ def run(
     `start` is earliest, latest or a time, and counts only without a checkpoint; without it nothing is skipped, but for
     an at-most-once job, which begins with what comes next. `new_life` starts again under the same name: the checkpoint
     is renamed, and rows that were delivered are delivered again. `accept_outputs` goes on with output topics that were
-    deleted and created again. `keep_epochs` says how many epochs can be gone back to; older ones are removed from the
-    checkpoint while the job runs, 100 are kept without it. Raises BadJob or OverClaim before anything runs, and Failed
-    for what happens while running. The modules beside `job_file` (without it: the file where the job is declared) that
-    it imports travel to the machines of a cluster. A `meter` takes what metrics are made of. With a `stepper`, in
-    tests, time stands still and no epoch begins unless it says so, nothing that goes by the clock happens by itself,
-    and `settle` is what waits.
+    deleted and created again. `accept_gap` skips records that were removed from a source before the job read them, and
+    notes that in the checkpoint and the ledger. `keep_epochs` says how many epochs can be gone back to; older ones are
+    removed from the checkpoint while the job runs, 100 are kept without it. Raises BadJob or OverClaim before anything
+    runs, RecordsGone if a source has lost records before they were read, and Failed for what happens while running. The
+    modules beside `job_file` (without it: the file where the job is declared) that it imports travel to the machines of
+    a cluster. A `meter` takes what metrics are made of. With a `stepper`, in tests, time stands still and no epoch
+    begins unless it says so, nothing that goes by the clock happens by itself, and `settle` is what waits.
     """
     planned = plan(job)
     refusal = planned.refusal()
@@ -595,10 +601,14 @@ def run(
         sources = None if past is None else SourceList(past, planned, compiled.parts)
         topics = None if past is None else _topic_ids(past, planned, compiled)
         files = None if past is None or sources is None else _source_files(past, planned, sources)
+        gaps = None if past is None else _gaps(past, planned)
+        missing: tuple[Gap, ...] = ()
         if past is not None and native is not None and sources is not None and topics is not None and not new_life:
             native.check()
             sources.check()
             topics.check(accepts_outputs=accept_outputs)
+            if gaps is not None:
+                missing = gaps.check(is_accepting=accept_gap)
             if files is not None:
                 files.begin()
             check_state(past, planned, compiled.operators, kept)
@@ -643,7 +653,9 @@ def run(
         writer = _epoch_writer(planned, compiled, spark, tables, letters, new_life)
         if topics is not None:  # only now: outputs may have been created
             topics.keep()
-            writer.topics = topics
+        writer.topics, writer.gaps = topics, gaps
+        if gaps is not None and missing:
+            gaps.accept(missing, writer.commits)
         if files is not None:
             files.begin()
             writer.files = files
@@ -705,6 +717,7 @@ def run(
         goes_by_clock=compiled.runs_without_rows,
         _meter=meter,
         _rows_per_epoch=rows_per_epoch,
+        accepted=missing,
         _watcher=Watcher(steps=compiled.stateful),
     )
     if stepper is not None:
@@ -827,6 +840,14 @@ def _source_files(checkpoint: Checkpoint, planned: Plan, sources: SourceList) ->
     ]
     is_exact = planned.job.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE
     return SourceFiles(checkpoint, directories, is_exact=is_exact, job=planned.job.name) if directories else None
+
+
+def _gaps(checkpoint: Checkpoint, planned: Plan) -> Gaps:
+    """What finds that records are gone before the job read them."""
+    nodes = [(node.where, node.step.source) for node in planned.logical.nodes if isinstance(node.step, Read)]
+    read = [(where, source) for where, source in nodes if isinstance(source, KafkaSource)]
+    where = f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}"
+    return Gaps(checkpoint, read, where=where)
 
 
 def _names(planned: Plan, compiled: Compiled) -> Names:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
-from lockgate.commit.ledger import new_life
+from lockgate.commit.ledger import Entry, new_life
 from lockgate.commit.permits import Door, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
@@ -168,11 +168,11 @@ class KafkaEpochs:
         """The id of the cluster, by whichever of its addresses it is reached."""
         return asked(self._connection.cluster_id, self.where)
 
-    def claim(self, epoch: Epoch, *, query_run: str) -> None:
-        """Take the ledger over, before anything is written anywhere; refused where it does not fit."""
+    def claim(self, epoch: Epoch, *, query_run: str) -> Entry | None:
+        """Take the ledger over, before anything is written anywhere; what it says then, None if it was done before."""
         with self._committing:
             self._coordinator.enter(query_run)
-            self._coordinator.claim(epoch)
+            return self._coordinator.claim(epoch)
 
     @property
     def open_seconds(self) -> float | None:

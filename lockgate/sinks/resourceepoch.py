@@ -11,7 +11,7 @@ from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
 from lockgate.commit.lastresource import LastResource
-from lockgate.commit.ledger import new_life
+from lockgate.commit.ledger import Entry, new_life
 from lockgate.commit.permits import Permits
 from lockgate.commit.protocol import Cause, Epoch
 from lockgate.commit.resource import Resource
@@ -60,6 +60,12 @@ class ResourceEpochs:
         """Let go of what is held open."""
         self._resource.close()
         self._followers.close()
+
+    def claim(self, epoch: Epoch, *, query_run: str) -> Entry | None:
+        """Take the ledger over, before anything is written; what it says then, None if it was done before."""
+        with self._committing:
+            self._coordinator.enter(query_run)
+            return self._coordinator.claim(epoch)
 
     def commit(
         self,

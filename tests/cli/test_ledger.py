@@ -14,6 +14,7 @@ import pytest
 from lockgate.cli import main as cli
 from lockgate.cli.ledger import (
     count_records,
+    describe,
     describe_ranges,
     describe_waiting,
     entry_for,
@@ -23,7 +24,7 @@ from lockgate.cli.ledger import (
     refuse_useless,
     weigh,
 )
-from lockgate.commit.ledger import Entry
+from lockgate.commit.ledger import Entry, Gap
 from lockgate.errors import Failed, Refused
 from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
@@ -128,6 +129,14 @@ def test_an_epoch_that_the_checkpoint_does_not_have_is_refused_with_those_it_has
     assert (none.epoch, none.digest) == (None, None)
     with pytest.raises(Refused, match="there is no checkpoint"):
         entry_for(Checkpoint(root=str(tmp_path / "absent")), 1, now=NOW, run="r")
+
+
+def test_gaps_that_were_accepted_are_shown() -> None:
+    gap = Gap("orders", 1, start=200, end=1250, epoch=7, at="2026-01-31T12:00:00")
+    assert describe(replace(entry(9), gaps=(gap,)))[-1] == (
+        "gap         topic 'orders', partition 1: offsets [200, 1250), at most 1,050 records, skipped behind epoch 7,"
+        " accepted at 2026-01-31T12:00:00"
+    )
 
 
 def test_only_a_number_or_none_is_an_epoch() -> None:

@@ -243,6 +243,7 @@ def test_a_live_job_shows_what_it_does_falls_ill_with_its_broker_and_counts_its_
                 key("lockgate_ready"): 1,
                 key("lockgate_restarts_total"): 0,
                 key("lockgate_query_restarts_total"): 0,
+                key("lockgate_skipped_records_total"): 0,
                 key("lockgate_open_transactions"): 0,
                 key("lockgate_waiting_events"): 0,
                 **{

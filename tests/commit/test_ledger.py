@@ -1,13 +1,14 @@
 """The bytes of the ledger are a contract between versions, and are read by people."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.commit.ledger import FORMAT, Entry, entry_of
+from lockgate.commit.ledger import FORMAT, Entry, Gap, entry_of
 from lockgate.errors import InvariantBroken
 
 ENTRY = Entry(
@@ -35,6 +36,16 @@ def test_the_bytes_of_format_1_stay_as_they_are() -> None:
     )
 )
 def test_what_is_written_is_read_back(entry: Entry) -> None:
+    assert entry_of(entry.to_bytes(), "here") == entry
+
+
+def test_gaps_are_told_if_there_are_any() -> None:
+    gap = Gap(topic="t", partition=1, start=5, end=9, epoch=7, at="2026-01-01T00:00:00.000+00:00")
+    entry = replace(ENTRY, gaps=(gap,))
+    assert entry.to_bytes().endswith(
+        b', "gaps": [{"topic": "t", "partition": 1, "from": 5, "to": 9, "behind_epoch": 7,'
+        b' "at": "2026-01-01T00:00:00.000+00:00"}]}'
+    )
     assert entry_of(entry.to_bytes(), "here") == entry
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lockgate.commit.ledger import Entry
+from lockgate.commit.ledger import Entry, Gap
 from lockgate.commit.protocol import (
     TIME_OUTS,
     TRIES,
@@ -207,6 +207,16 @@ def test_a_committed_epoch_is_skipped_and_the_next_one_written() -> None:
 
 GRANTED = {("a", 0): 11, ("a", 1): 12, ("b", 0): 11}
 VOTES = [Vote(11, "a", 0, 3, 2), Vote(12, "a", 1, 1, 0), Vote(11, "b", 0, 10, 9)]
+
+
+def test_claims_and_markers_carry_the_gaps_of_the_checkpoint() -> None:
+    gaps = (Gap("t", 0, start=5, end=9, epoch=3, at="then"),)
+    after = replace(epoch(4), gaps=gaps)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert claim(entry(3), after, run=MINE, now=now, is_adopting=False).gaps == gaps
+    assert marker(after, run=MINE, now=now, staged={}).gaps == gaps
+    # A copy of the checkpoint from before the gap has not skipped anything.
+    assert claim(replace(entry(3), gaps=gaps), epoch(4), run=MINE, now=now, is_adopting=False).gaps == ()
 
 
 def test_votes_that_add_up_say_how_many_records_were_written() -> None:

@@ -13,7 +13,6 @@ that cannot be read as what it should be is told as a problem of its epoch, and 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from typing import TypeVar
 
 from lockgate.errors import Refused
 from lockgate.files.system import ASIDE
+from lockgate.runtime.checkpoints import ACCEPTED, digest_of, parse_accepted
 from lockgate.runtime.checksums import is_checksum
 from lockgate.runtime.lifecycle.logs import Ended, Offset, Places, Planned, read_commit, read_offsets, read_source_log
 from lockgate.runtime.lifecycle.marker import FILE as MARKER
@@ -289,6 +289,7 @@ def _read_epochs(
     for file in (file for store in stores for file in store.files):
         left[file.version] = left.get(file.version, 0) + file.bytes
     newest = max(logged["commits"], default=-1)
+    accepted = _try(parse_accepted, tree, ACCEPTED, [])[1] or []
     epochs = []
     for number in sorted(logged["offsets"] | logged["commits"]):
         problems: list[str] = []
@@ -302,7 +303,7 @@ def _read_epochs(
                 planned=planned,
                 ended=ended,
                 is_committed=number <= newest,
-                digest=None if offsets is None else hashlib.sha256(offsets).hexdigest(),
+                digest=None if offsets is None else digest_of(offsets, number, accepted),
                 problem="; ".join(problems) or None,
                 bytes=sum(sizes.get(f"{log}/{number}", 0) for log in logged) + left.get(number + 1, 0),
             )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.errors import Refused
 from lockgate.files.system import ASIDE, as_os_error, local_path, sync
+from lockgate.runtime.checksums import checksum_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,10 @@ class Tree(ABC):
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
         """Write a file durably, whatever was there; folders that lead there are made."""
+
+    @abstractmethod
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file in place of one that Spark wrote; a process that dies leaves the one or the other."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -141,6 +146,10 @@ class LocalTree(Tree):
             aside.unlink(missing_ok=True)
             raise
         sync(file.parent)
+
+    def replace(self, name: str, content: bytes) -> None:
+        self.remove(checksum_of(name))  # first: a file may lack its checksum, but not have that of another one
+        self.write(name, content)
 
     def remove(self, name: str) -> None:
         place = self.path / name
@@ -234,6 +243,16 @@ class HadoopTree(Tree):
                 stream.hsync()
             finally:
                 stream.close()
+
+    def replace(self, name: str, content: bytes) -> None:
+        aside = f"{ASIDE}{secrets.token_hex(8)}"
+        self.write(aside, content)
+        gateway = cast(Any, self._spark.sparkContext._gateway)
+        overwriting = gateway.new_array(self._hadoop.Options.Rename, 1)
+        with as_os_error():
+            overwriting[0] = self._hadoop.Options.Rename.OVERWRITE
+            context = self._hadoop.FileContext.getFileContext(self._path(name).toUri(), self._system.getConf())
+            context.rename(self._path(aside), self._path(name), overwriting)
 
     def remove(self, name: str) -> None:
         with as_os_error():

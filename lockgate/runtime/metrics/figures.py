@@ -54,6 +54,9 @@ METRICS = (
     Metric("lockgate_ready", "Has the job done its first epoch, as /ready says: 1 or 0."),
     Metric("lockgate_restarts_total", "Starts of the driver after its first one, by the supervisor."),
     Metric("lockgate_query_restarts_total", "Starts of the query from its checkpoint inside of one driver."),
+    Metric(
+        "lockgate_skipped_records_total", "Records, at most, that sources lost before they were read (--accept-gap)."
+    ),
     Metric("lockgate_events_in_total", "Events read.", ("source",)),
     Metric("lockgate_step_events_in_total", "Rows that came to a step.", ("step",)),
     Metric("lockgate_step_events_out_total", "Rows that left a step.", ("step",)),

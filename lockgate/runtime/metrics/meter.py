@@ -31,6 +31,7 @@ class Facts:
     """What a run knows beside Spark's reports, at a moment."""
 
     query_restarts: int = 0
+    skipped: int = 0  # records that were removed from the sources before they were read, as an operator accepted
     late: int = 0
     letters: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of reason
     letters_output: str | None = None  # the output they go to, where nobody else counts its rows
@@ -158,6 +159,7 @@ class Meter:
             Figure("lockgate_ready", int(verdict.is_ready)),
             Figure("lockgate_restarts_total", self._restarts),
             Figure("lockgate_query_restarts_total", facts.query_restarts),
+            Figure("lockgate_skipped_records_total", facts.skipped),
             Figure("lockgate_late_events_total", facts.late),
             Figure("lockgate_waiting_events", facts.waiting),
             Figure("lockgate_open_transactions", int(open_seconds is not None)),

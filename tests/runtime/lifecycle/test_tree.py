@@ -1,5 +1,6 @@
 """One behaviour on every file system: this machine's disk, and Hadoop's view of a disk through Spark's JVM."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def test_a_second_write_replaces_the_first(tree: Tree) -> None:
     tree.write("metadata", b"long content")
     tree.write("metadata", b"short")
     assert tree.read("metadata") == b"short"
+
+
+def test_a_file_is_replaced_with_its_checksum(tmp_path: Path) -> None:
+    tree = LocalTree(tmp_path)  # the session of the tests cannot rename through Hadoop on this disk
+    tree.write("offsets/1", b"before")
+    tree.write("offsets/.1.crc", b"crc\0\0\0\2\0" + zlib.crc32(b"before").to_bytes(4, "big"))
+    tree.replace("offsets/1", b"after")
+    assert tree.read("offsets/1") == b"after"
+    assert [entry.name for entry in tree.entries()] == ["offsets/1"]
 
 
 def test_a_folder_goes_with_all_that_is_in_it(tree: Tree) -> None:

@@ -1,0 +1,202 @@
+"""Records that were removed from a source before the job read them: found, told, and skipped if an operator accepts it.
+
+Retention, or somebody who deletes records, can overtake a job that is behind or was stopped. Spark would say so in the
+middle of an epoch, and advise to skip in silence. So the start of each partition is compared with the position of the
+job: at every start, and when an epoch is planned, before any of it is written. If records are missing, the job stops.
+
+An operator can accept exactly the gap that is there (`--accept-gap`). The epoch behind which it lies keeps its number;
+its offsets are moved to the first record that is left. Ledgers know the epoch by the digest of its offsets as they were
+planned, so the checkpoint keeps that digest, and the move of the offsets is the one decision:
+
+    0  claim the ledgers      fences older drivers; refused if the epoch that is planned is committed in one of them
+    1  note the gap           with both digests; it counts for nothing until the offsets are moved
+    2  give up the plan       of the epoch behind it, with the state that its tasks may have stored
+    3  move the offsets       one file is replaced, as a whole: from here on the gap is accepted
+    4  claim the ledgers      again, now with the gap; every later claim and commit carries it too
+
+A process that dies before 3 leaves the old position, and the job stops at the gap again. One that dies after it leaves
+the new position. Either fits the ledgers.
+
+Not compared are brokers that only Java's client can connect to, and topics of one name in two clusters: there Spark
+finds the gap, and it cannot be accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from lockgate.commit.ledger import Gap
+from lockgate.commit.permits import Place
+from lockgate.errors import RecordsGone
+from lockgate.failures import GAP_CHOICES
+from lockgate.kafka.reading import read_starts
+from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
+from lockgate.kafka.wire import connect
+from lockgate.runtime.checkpoints import ACCEPTED, Accepted, Checkpoint, as_offsets, initial_offsets, next_epoch
+from lockgate.runtime.commits import Commits
+from lockgate.runtime.lifecycle.cleaning import remove_all
+from lockgate.runtime.lifecycle.goingback import later_files, refuse_lost_files
+from lockgate.runtime.lifecycle.history import look_at
+from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.sources.kafka import KafkaSource
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 8
+_BEGIN_AGAIN = "bring the records back with their offsets, from a copy of the topic, and raise its retention; or begin"
+_NEW_LIFE = " again with all that the source still has: lockgate run FILE --new-life"
+
+
+class Gaps:
+    """Those of a job."""
+
+    def __init__(self, checkpoint: Checkpoint, sources: Iterable[tuple[str, KafkaSource]], *, where: str) -> None:
+        """Look at nothing yet.
+
+        Args:
+            sources: each with its step and the user's line.
+        """
+        self._checkpoint = checkpoint
+        self._where = where
+        self._steps: dict[str, str] = {}
+        at: dict[str, set[ClientSettings]] = {}
+        for step, source in sources:
+            self._steps.setdefault(source.topic, step)
+            # Java's client alone connects with such settings.
+            known = () if is_java_only(source.client) else (_settings(source, where),)
+            at.setdefault(source.topic, set()).update(known)
+        self._at: dict[ClientSettings, list[str]] = {}
+        for topic, settings in at.items():
+            if len(settings) == 1:
+                self._at.setdefault(settings.pop(), []).append(topic)
+
+    def check(self, *, is_accepting: bool) -> tuple[Gap, ...]:
+        """Compare with what the next epoch begins behind; what is missing, if that is to be accepted."""
+        self._forget_pending()
+        last = self._last()
+        gaps = self._find(last)
+        if gaps and not (is_accepting and last >= 0):
+            raise self._error(gaps, "" if last >= 0 else "No epoch is done, so no position can be moved")
+        return gaps
+
+    def look(self, epoch: int) -> None:
+        """Fail if an epoch that is planned begins before what is left."""
+        gaps = self._find(epoch - 1, planned=epoch)
+        if gaps:
+            raise self._error(gaps, "")
+
+    def accept(self, gaps: Sequence[Gap], commits: Commits) -> None:
+        """Go on behind these gaps."""
+        checkpoint, last = self._checkpoint, self._last()
+        upcoming = next_epoch(checkpoint)
+        assert upcoming is not None
+        tree = open_tree(checkpoint.root, checkpoint.spark)
+        if upcoming.is_planned:
+            refuse_lost_files(look_at(tree), last)
+        # 0. Fenced, no older driver can commit the epoch any more.
+        entries = commits.claim(upcoming.epoch, query_run="before the gap")
+        if any(entry.epoch == upcoming.epoch.number for entry in entries):
+            number = upcoming.epoch.number
+            raise self._error(gaps, f"Epoch {number} is committed, and its state cannot be computed without them")
+        content = checkpoint.read(f"offsets/{last}") or b""
+        moved = move_offsets(content, {(gap.topic, gap.partition): gap.end for gap in gaps})
+        digest = checkpoint.digest(last)
+        assert digest is not None
+        # 1.
+        accepted = Accepted(last, digest, moved=hashlib.sha256(moved).hexdigest(), gaps=tuple(gaps))
+        tree.write(ACCEPTED, _as_json([*checkpoint.accepted(), accepted]))
+        # 2. Tasks of the planned epoch may have stored state, of other events than it will have.
+        if upcoming.is_planned:
+            remove_all(tree, later_files(look_at(tree), last, keeps_next=False))
+        # 3.
+        tree.replace(f"offsets/{last}", moved)
+        # 4.
+        upcoming = next_epoch(checkpoint)
+        assert upcoming is not None
+        commits.claim(upcoming.epoch, query_run="behind the gap")
+        for gap in gaps:
+            log.warning("%s: records are skipped, as accepted: %s", self._where, gap, extra={"epoch": gap.epoch})
+
+    def _last(self) -> int:
+        """The last epoch that is done; -1 if none is."""
+        upcoming = next_epoch(self._checkpoint)
+        return -1 if upcoming is None else upcoming.epoch.number - 1
+
+    def _forget_pending(self) -> None:
+        accepted = self._checkpoint.accepted()
+        kept = [one for one in accepted if not self._checkpoint.is_pending(one)]
+        if kept != accepted:
+            open_tree(self._checkpoint.root, self._checkpoint.spark).write(ACCEPTED, _as_json(kept))
+
+    def _find(self, last: int, planned: int | None = None) -> tuple[Gap, ...]:
+        if not self._at:
+            return ()
+        positions = self._checkpoint.kafka_offsets(last) if last >= 0 else initial_offsets(self._checkpoint)
+        starts: dict[Place, int] = {}
+        for settings, topics in self._at.items():
+            starts.update(read_starts(connect(settings, where=self._where), topics, where=self._where))
+        if planned is not None:  # a partition that is newer than the plan is not read yet
+            known = self._checkpoint.kafka_offsets(planned)
+            starts = {place: start for place, start in starts.items() if place in known}
+        return find_gaps(positions, starts, epoch=last, at=datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    def _error(self, gaps: Sequence[Gap], hindrance: str) -> RecordsGone:
+        steps = dict.fromkeys(self._steps[gap.topic] for gap in gaps)
+        what = f"Records were removed before the job read them: {describe(gaps)}"
+        return RecordsGone(
+            f"{what}. {hindrance}" if hindrance else what,
+            where=f"{'; '.join(steps)}; {self._where}",
+            fix=_BEGIN_AGAIN + _NEW_LIFE if hindrance else GAP_CHOICES,
+        )
+
+
+def find_gaps(positions: Mapping[Place, int], starts: Mapping[Place, int], *, epoch: int, at: str) -> tuple[Gap, ...]:
+    """What lies between the position in each partition and its first record; new partitions are read from 0.
+
+    >>> [str(gap) for gap in find_gaps({("t", 0): 5, ("t", 1): 5}, {("t", 0): 8, ("t", 1): 5}, epoch=3, at="")]
+    ["topic 't', partition 0: offsets [5, 8), at most 3 records"]
+    >>> [gap.start for gap in find_gaps({("t", 0): 5}, {("t", 0): 5, ("t", 1): 2, ("other", 0): 9}, epoch=3, at="")]
+    [0]
+    """
+    topics = {topic for topic, _ in positions}
+    return tuple(
+        Gap(place[0], place[1], start=positions.get(place, 0), end=start, epoch=epoch, at=at)
+        for place, start in sorted(starts.items())
+        if place[0] in topics and positions.get(place, 0) < start
+    )
+
+
+def move_offsets(content: bytes, starts: Mapping[Place, int]) -> bytes:
+    """A file of offsets in which no position lies before these.
+
+    >>> move_offsets(b'v1\\n{"batchWatermarkMs":0}\\n{"t":{"0":5,"1":9}}\\n-', {("t", 0): 8, ("t", 1): 7, ("t", 2): 2})
+    b'v1\\n{"batchWatermarkMs":0}\\n{"t":{"0":8,"1":9,"2":2}}\\n-'
+    """
+    lines = content.decode().split("\n")
+    for index, line in enumerate(lines[2:], start=2):
+        offsets = {topic: dict(partitions) for topic, partitions in as_offsets(line).items()}
+        for (topic, partition), start in starts.items():
+            if topic in offsets:
+                offsets[topic][str(partition)] = max(offsets[topic].get(str(partition), 0), start)
+        if offsets:
+            lines[index] = json.dumps(offsets, separators=(",", ":"))
+    return "\n".join(lines).encode()
+
+
+def describe(gaps: Sequence[Gap]) -> str:
+    """The gaps in a line."""
+    more = f", and {len(gaps) - _SHOWN} more partitions" if len(gaps) > _SHOWN else ""
+    total = f"; {sum(gap.count for gap in gaps):,} offsets in all" if len(gaps) > 1 else ""
+    return "; ".join(map(str, gaps[:_SHOWN])) + more + total
+
+
+def _settings(source: KafkaSource, where: str) -> ClientSettings:
+    return read_settings(source.servers, source.client, where=where, is_lookup=True)
+
+
+def _as_json(accepted: Sequence[Accepted]) -> bytes:
+    return json.dumps([one.as_facts() for one in accepted], indent=1).encode()
