@@ -58,7 +58,7 @@ class Event:
 class Source:
     """A source, and all that it gives. Epochs of `events` never decrease; within an epoch, they are in source order.
 
-    `system` is kafka, file, memory, sensors (replayable), mqtt (acknowledged) or socket (neither). For a run by the
+    `system` is kafka, file, memory (replayable), mqtt (acknowledged) or socket (neither). For a run by the
     test harness all systems behave alike: the events of an epoch are fed, in order.
     """
 
