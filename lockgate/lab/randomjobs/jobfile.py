@@ -6,6 +6,8 @@ was planned.
 
 from __future__ import annotations
 
+import re
+
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.columns import columns_of
 from lockgate.lab.randomjobs.spec import (
@@ -86,7 +88,7 @@ def _read(spec: Spec, steps: tuple[Step, ...]) -> list[str]:
 
 def _imports(main: str) -> list[str]:
     modules = [f"import {name}" for name in ("random", "uuid") if f"{name}." in main]
-    names = sorted(name for name in _NAMES if f"{name}(" in main or f"{name}." in main)
+    names = sorted(name for name in _NAMES if re.search(rf"\b{name}[(.)]", main))
     return [*modules, *([""] if modules else []), f"from lockgate import {', '.join(names)}"]
 
 
@@ -133,7 +135,7 @@ def _step(spec: Spec, step: Step) -> str:
         case FlatMap():
             values = [*(f"row.{name}" for name in step.keep), "item"]
             types = {**{name: names[name] for name in step.keep}, **_types((step.made,))}
-            rows = f"[({', '.join(values)},) for item in {_text(step.made.call)}]"
+            rows = f"[{_tuple(values)} for item in {_text(step.made.call)}]"
             return f'{given}.flat_map(lambda row: {rows}, "{_ddl(types)}"{_chance(step.deterministic)})'
         case Transform():
             made = [f'"{_text(one.call)} AS {one.column}"' for one in step.made]
@@ -200,7 +202,7 @@ def _class(spec: Spec, step: Process) -> list[str]:
     function = catalogue.FUNCTIONS[step.function.entry]
     names = columns_of(spec, step.input)
     schema = {**{name: names[name] for name in step.keys}, function.column: function.type}
-    values = ", ".join([*(f"row.{name}" for name in step.keys), "one"])
+    values = _tuple([*(f"row.{name}" for name in step.keys), "one"])
     body = function.body.format(*step.function.columns).splitlines()
     return [
         f"class {_class_name(step)}(StatefulFunction):",
@@ -209,7 +211,7 @@ def _class(spec: Spec, step: Process) -> list[str]:
         "",
         "    def process(self, row, context):",
         *(f"        {line}" for line in body),
-        f"        return [({values},) for one in out]",
+        f"        return [{values} for one in out]",
         "",
         "",
     ]
@@ -264,6 +266,10 @@ def _types(made: tuple[Made, ...]) -> dict[str, str]:
 
 def _ddl(types: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+def _tuple(values: list[str]) -> str:
+    return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
 
 
 def _quoted(names: tuple[str, ...] | list[str]) -> list[str]:

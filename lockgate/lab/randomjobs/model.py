@@ -1,0 +1,283 @@
+"""What a job may claim, written from docs/GUARANTEES.md alone: the planner is compared with it.
+
+A path leads from a source to an output. What it is worth is in the table of "How a guarantee is derived"; an output is
+worth what its weakest path is worth. If the page leaves a case open, the model takes the weaker reading:
+
+    a fan-out behind state                    as any function that is not deterministic below state
+    an aggregate in SQL, a stateful function,
+    a condition of `until` that is not
+    deterministic                             above state: it makes the state
+    `.apply` that is not deterministic        below state; above it if results are corrected, because what was said of
+                                              a window is kept
+    a pattern, a window by count or `until`   state of the kind `sum`, whatever they compute
+    `.late` and `.timed_out`                  a path through the state of their step
+
+Two things no plan can know are judged apart: a `transform` that is declared deterministic counts as that in a plan,
+and is refused when the job starts (`is_refused_at_start`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lockgate.lab.randomjobs import catalogue
+from lockgate.lab.randomjobs.columns import is_corrected
+from lockgate.lab.randomjobs.spec import (
+    Call,
+    Detect,
+    FanOut,
+    FlatMap,
+    Join,
+    Made,
+    Map,
+    Output,
+    Part,
+    Process,
+    Rolling,
+    Select,
+    Source,
+    Spec,
+    Split,
+    Step,
+    Transform,
+    Where,
+    WindowAggregate,
+    WindowApply,
+    inputs_of,
+    used,
+)
+
+
+class Worth(IntEnum):
+    """The guarantees, in their order; the names are those of `Guarantee`."""
+
+    AT_MOST_ONCE = 1
+    AT_LEAST_ONCE = 2
+    EXACTLY_ONCE = 3
+    END_TO_END_EXACTLY_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a job may claim."""
+
+    outputs: dict[str, Worth]
+    reached: Worth
+    declared: dict[str, Worth]
+    repeated: tuple[str, ...]  # steps whose chance would be drawn several times
+
+    @property
+    def is_refused(self) -> bool:
+        """Does the plan have to refuse it?"""
+        return bool(self.repeated) or any(self.outputs[name] < worth for name, worth in self.declared.items())
+
+
+_Node = tuple[Source | Step, str]
+"""A step, and the part or side output of it that the path takes."""
+
+
+def judge(spec: Spec) -> Judgement:
+    """What each output and the job may claim, and what it has to be refused for."""
+    declared = {output.name: Worth[output.guarantee or spec.guarantee] for output in spec.outputs}
+    outputs = {output.name: min(_worths(spec, output)) for output in spec.outputs}
+    deciding = [outputs[output.name] for output in spec.outputs if output.guarantee is None] or list(outputs.values())
+    return Judgement(outputs, min(deciding), declared, tuple(_repeated(spec)))
+
+
+def is_refused_at_start(spec: Spec) -> bool:
+    """Does Spark's own plan show what the user did not declare: a transform that is not deterministic?"""
+    return any(isinstance(step, Transform) and step.deterministic and _has_chance(step.made) for step in used(spec))
+
+
+# The table of paths
+
+
+def _worths(spec: Spec, output: Output) -> Iterator[Worth]:
+    for path in _paths(spec, output.input):
+        # Opaque: state where state is a danger, none where it is a merit.
+        yield _worth(spec, output, path, is_transform_state=False)
+        if any(isinstance(step, Transform) for step, _ in path):
+            yield _worth(spec, output, path, is_transform_state=True)
+
+
+def _paths(spec: Spec, reference: str) -> Iterator[tuple[_Node, ...]]:
+    """All ways from a source to a reference."""
+    step, side = spec.step(reference), reference.partition(".")[2]
+    if isinstance(step, Source):
+        yield ((step, side),)
+        return
+    for one in inputs_of(step):
+        for path in _paths(spec, one):
+            yield (*path, (step, side))
+
+
+def _worth(spec: Spec, output: Output, path: tuple[_Node, ...], *, is_transform_state: bool) -> Worth:
+    table = _row(spec, output, path, is_transform_state)
+    # An at-most-once job keeps no checkpoint: nothing in it can be worth more.
+    return min(table, Worth.AT_MOST_ONCE) if spec.guarantee == "AT_MOST_ONCE" else table
+
+
+def _row(spec: Spec, output: Output, path: tuple[_Node, ...], is_transform_state: bool) -> Worth:
+    """The row of the table."""
+    source = path[0][0]
+    assert isinstance(source, Source)
+    if source.system == "socket":
+        return Worth.AT_MOST_ONCE
+    if source.system == "mqtt":
+        return Worth.AT_LEAST_ONCE
+    kinds = [_state(step) or ("sum" if is_transform_state and isinstance(step, Transform) else "") for step, _ in path]
+    stateful = [number for number, kind in enumerate(kinds) if kind]
+    chances = [number for number, node in enumerate(path) if _is_chance(node)]
+    makes_state = any(_makes_state_by_chance(spec, step) for step, _ in path)
+    is_above = makes_state or (bool(stateful) and any(number < stateful[-1] for number in chances))
+    chance = "above" if is_above else "below" if chances else ""
+    state = "" if not stateful else "max" if all(kinds[number] == "max" for number in stateful) else "sum"
+    sink = _delivery(spec, output)
+    is_real_time = spec.mode == "REAL_TIME"
+    full, state_only, repeated = Worth.END_TO_END_EXACTLY_ONCE, Worth.EXACTLY_ONCE, Worth.AT_LEAST_ONCE
+    if not state:
+        if sink == "transactional":
+            return repeated if is_real_time else full
+        is_lifted = not chance or _only_scores_differ(spec, output, path, chances)
+        return full if sink == "idempotent" and is_lifted else repeated
+    if chance == "above":
+        return repeated
+    if state == "sum" and is_real_time:
+        return repeated
+    if sink == "transactional":
+        return state_only if is_real_time else full
+    if sink == "idempotent":
+        return full if not chance or _only_scores_differ(spec, output, path, chances) else state_only
+    return state_only
+
+
+def _state(step: Source | Step) -> str:
+    """`sum`, `max` or nothing."""
+    match step:
+        case WindowAggregate() | Rolling():
+            is_by_time = isinstance(step, Rolling) or step.window.kind in ("tumbling", "sliding", "session")
+            keeps_extremes = all(one.call.entry in catalogue.IDEMPOTENT_AGGREGATES for one in step.made)
+            return "max" if is_by_time and keeps_extremes else "sum"
+        case WindowApply() | Process() | Detect() | Join():
+            return "sum"
+    return ""
+
+
+def _delivery(spec: Spec, output: Output) -> str:
+    """What the sink does with an epoch that comes twice."""
+    sink = output.sink
+    if sink.system == "monitor":
+        return "idempotent" if sink.latest is not None and not sink.is_counter else "plain"
+    if sink.system in ("console", "memory"):
+        return "plain"
+    if (output.guarantee or spec.guarantee) == "END_TO_END_EXACTLY_ONCE":
+        return "transactional"
+    return "idempotent" if sink.system in ("postgres", "sqlite") and sink.key else "plain"
+
+
+# Chance
+
+
+def _has_chance(made: tuple[Made, ...]) -> bool:
+    return any(_is_call_by_chance(one.call) for one in made)
+
+
+def _is_call_by_chance(call: Call) -> bool:
+    return not catalogue.entry(call.entry).is_deterministic
+
+
+def _is_chance(node: _Node) -> bool:
+    """May a step give other rows for the same rows? As far as a plan can know."""
+    step, side = node
+    match step:
+        case FanOut():
+            return True
+        case Where():
+            return _is_call_by_chance(step.condition)
+        case Select():
+            return _has_chance(step.made)
+        case Map() | FlatMap() | Transform() | WindowApply() | Process():
+            return not step.deterministic
+        case Split():
+            return _is_call_by_chance(_part(step, side).condition)
+        case WindowAggregate() | Rolling():
+            return _has_chance(step.made)
+    return False
+
+
+def _part(step: Split, name: str) -> Part:
+    return next(part for part in step.parts if part.name == name)
+
+
+def _makes_state_by_chance(spec: Spec, step: Source | Step) -> bool:
+    """Is what a step with state keeps not deterministic?"""
+    match step:
+        case WindowAggregate() if _has_chance(step.made):
+            return True
+        case WindowAggregate() | WindowApply() if step.window.condition is not None:
+            return _is_call_by_chance(step.window.condition)
+        case WindowApply():
+            return not step.deterministic and is_corrected(spec, step)
+        case Rolling():
+            return _has_chance(step.made)
+        case Process():
+            return not step.deterministic
+    return False
+
+
+def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], chances: list[int]) -> bool:
+    """Is a fan-out the only chance, and does the key come through it untouched, with nothing but a select between?"""
+    first = chances[0]
+    if not all(isinstance(path[number][0], FanOut) for number in chances) or not output.sink.key:
+        return False
+    made: set[str] = {"is_partial", "missing", "why_missing"}
+    for step, _ in path[first:]:
+        if isinstance(step, FanOut | Select):
+            made |= {one.column for one in step.made}
+        else:
+            return False
+    return not made & set(output.sink.key)
+
+
+# Chance that would be drawn several times
+
+
+def _repeated(spec: Spec) -> Iterator[str]:
+    """The steps that are not deterministic, and whose rows go several ways that are not one pass."""
+    ways = [
+        (*path, (output, "")) for output in spec.outputs for path in _paths(spec, output.input)
+    ]  # each from a source to an output
+    chances = {node for way in ways for node in way if not isinstance(node[0], Output) and _has_own_chance(spec, node)}
+    for node in sorted(chances, key=lambda one: (one[0].name, one[1])):
+        behind = {way[way.index(node) + 1 :] for way in ways if node in way}
+        if len(behind) > 1 and not all(map(_is_one_pass, _without_common_start(behind))):
+            yield node[0].name
+
+
+def _has_own_chance(spec: Spec, node: tuple[Source | Step | Output, str]) -> bool:
+    step, side = node
+    if isinstance(step, Output):
+        return False
+    return _is_chance((step, side)) or _makes_state_by_chance(spec, step)
+
+
+def _without_common_start(
+    ways: set[tuple[tuple[Source | Step | Output, str], ...]],
+) -> list[tuple[tuple[Source | Step | Output, str], ...]]:
+    length = 0
+    while len({way[: length + 1] for way in ways}) == 1:
+        length += 1
+    return [way[length:] for way in ways]
+
+
+def _is_one_pass(way: tuple[tuple[Source | Step | Output, str], ...]) -> bool:
+    """Only `split`, `where` and one `select` in SQL, and then an output."""
+    steps = [step for step, _ in way[:-1]]
+    selects = sum(isinstance(step, Select) for step in steps)
+    return selects <= 1 and all(
+        isinstance(step, Split | Select)
+        or (isinstance(step, Where) and step.condition.entry not in catalogue.PYTHON_CONDITIONS)
+        for step in steps
+    )
