@@ -89,15 +89,19 @@ class _Drawing:
             self._add_source()
         for _ in range(rng.choice(_SIZES)):
             self._add_step()
+        self._settle_late()
         self._take_late()
+        mode = rng.choice(("MICRO_BATCH",) * 9 + ("REAL_TIME",))
+        if mode == "REAL_TIME" and rng.random() < 0.8:
+            self.sources = [replace(source, system="kafka") for source in self.sources]
         spec = Spec(
             name=name,
             sources=tuple(self.sources),
             steps=tuple(self.steps),
-            outputs=self._outputs(),
+            outputs=self._outputs(mode),
             guarantee="END_TO_END_EXACTLY_ONCE",
-            mode=rng.choice(("MICRO_BATCH",) * 9 + ("REAL_TIME",)),
-            dead_letters=rng.choice((None,) * 6 + ("kafka", "file", "memory")),
+            mode=mode,
+            dead_letters=rng.choice((None,) * 6 + ("kafka", "file", "memory")) if mode == "MICRO_BATCH" else None,
         )
         return self._declared(spec)
 
@@ -394,6 +398,15 @@ class _Drawing:
 
     # Outputs
 
+    def _settle_late(self) -> None:
+        """Nearly always drop late events where nothing behind the event time has any."""
+        spec = Spec("", tuple(self.sources), tuple(self.steps), (), "")
+        steps = [step for step in self.steps if isinstance(step, WindowAggregate | WindowApply | Detect)]
+        by_time = [time_of(spec, step.input) for step in steps if isinstance(step, Detect) or _is_by_time(step.window)]
+        for number, step in enumerate(self.steps):
+            if isinstance(step, EventTime) and step not in by_time and not self._is_nonsense():
+                self.steps[number] = replace(step, late="DROP", allowed_seconds=None)
+
     def _take_late(self) -> None:
         """Give late events an output where they are declared as one, nearly always."""
         spec = Spec("", tuple(self.sources), tuple(self.steps), (), "")
@@ -401,14 +414,14 @@ class _Drawing:
             if isinstance(step, WindowAggregate | WindowApply | Detect):
                 time = time_of(spec, step.input)
                 is_wanted = time is not None and time.late in ("TO_SIDE_OUTPUT", "CORRECT")
-                by_time = isinstance(step, Detect) or step.window.kind in ("tumbling", "sliding", "session")
+                by_time = isinstance(step, Detect) or _is_by_time(step.window)
                 if is_wanted and by_time and self.rng.random() < 0.9:
                     late = _Place(f"{step.name}.late", is_late=True)
                     self.places.append(late)
                     if self.rng.random() < 0.3:
                         self._where(late)
 
-    def _outputs(self) -> tuple[Output, ...]:
+    def _outputs(self, mode: str) -> tuple[Output, ...]:
         rng = self.rng
         read = {reference for step in self.steps for reference in inputs_of(step)}
         ends = [place for place in self.places if place.reference not in read]
@@ -418,11 +431,16 @@ class _Drawing:
         chosen = [*late, *(place for place in ends if not place.is_late)][: max(len(late), 3)]
         if inner and (not chosen or rng.random() < 0.2):
             chosen.append(rng.choice(inner))
-        return tuple(Output(f"out{number}", place.reference, self._sink(place)) for number, place in enumerate(chosen))
+        systems = _SINKS
+        if mode == "REAL_TIME" and rng.random() < 0.8:
+            chosen, systems = chosen[:1], ("kafka",)
+        return tuple(
+            Output(f"out{number}", place.reference, self._sink(place, systems)) for number, place in enumerate(chosen)
+        )
 
-    def _sink(self, place: _Place) -> Sink:
+    def _sink(self, place: _Place, systems: tuple[str, ...]) -> Sink:
         rng = self.rng
-        system = rng.choice(_SINKS)
+        system = rng.choice(systems)
         columns = self._columns(place)
         plain = [name for name, kind in columns.items() if kind in ("BIGINT", "STRING", "TIMESTAMP")]
         numbers = [name for name, kind in columns.items() if kind == "BIGINT"]
@@ -465,3 +483,7 @@ class _Drawing:
 
     def _column(self) -> str:
         return self._name("c")
+
+
+def _is_by_time(window: Window) -> bool:
+    return window.kind in ("tumbling", "sliding", "session")

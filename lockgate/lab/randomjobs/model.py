@@ -5,12 +5,14 @@ worth what its weakest path is worth. If the page leaves a case open, the model 
 
     a fan-out behind state                    as any function that is not deterministic below state
     an aggregate in SQL, a stateful function,
-    a condition of `until` that is not
-    deterministic                             above state: it makes the state
-    `.apply` that is not deterministic        below state; above it if results are corrected, because what was said of
-                                              a window is kept
+    an `.apply`, a condition of `until` that
+    is not deterministic                      above state: it makes the state
+    `deleted=` that is not deterministic      as a function below all others
     a pattern, a window by count or `until`   state of the kind `sum`, whatever they compute
-    `.late` and `.timed_out`                  a path through the state of their step
+    `.late` and `.timed_out`                  a path through the state of their step; one pass with the results of the
+                                              step if it runs in Python (docs/TIME.md), a second one if Spark runs it
+    dead letters                              an output of its own, with a path from each source and each Python step;
+                                              they promise at-least-once if the job does not promise end-to-end
 
 Two things no plan can know are judged apart: a `transform` that is declared deterministic counts as that in a plan,
 and is refused when the job starts (`is_refused_at_start`).
@@ -37,6 +39,7 @@ from lockgate.lab.randomjobs.spec import (
     Process,
     Rolling,
     Select,
+    Sink,
     Source,
     Spec,
     Split,
@@ -48,6 +51,9 @@ from lockgate.lab.randomjobs.spec import (
     inputs_of,
     used,
 )
+
+DEAD_LETTERS = "dead-letters"
+"""What their output is called."""
 
 
 class Worth(IntEnum):
@@ -82,8 +88,16 @@ def judge(spec: Spec) -> Judgement:
     """What each output and the job may claim, and what it has to be refused for."""
     declared = {output.name: Worth[output.guarantee or spec.guarantee] for output in spec.outputs}
     outputs = {output.name: min(_worths(spec, output)) for output in spec.outputs}
-    deciding = [outputs[output.name] for output in spec.outputs if output.guarantee is None] or list(outputs.values())
-    return Judgement(outputs, min(deciding), declared, tuple(_repeated(spec)))
+    deciding = {output.name for output in spec.outputs if output.guarantee is None}
+    if spec.dead_letters is not None:
+        outputs[DEAD_LETTERS] = min(_letters(spec, spec.dead_letters))
+        declared[DEAD_LETTERS] = Worth[spec.guarantee]
+        if declared[DEAD_LETTERS] is Worth.END_TO_END_EXACTLY_ONCE:
+            deciding.add(DEAD_LETTERS)
+        else:
+            declared[DEAD_LETTERS] = min(declared[DEAD_LETTERS], Worth.AT_LEAST_ONCE)
+    reached = min(worth for name, worth in outputs.items() if not deciding or name in deciding)
+    return Judgement(outputs, reached, declared, tuple(_repeated(spec)))
 
 
 def is_refused_at_start(spec: Spec) -> bool:
@@ -100,6 +114,16 @@ def _worths(spec: Spec, output: Output) -> Iterator[Worth]:
         yield _worth(spec, output, path, is_transform_state=False)
         if any(isinstance(step, Transform) for step, _ in path):
             yield _worth(spec, output, path, is_transform_state=True)
+
+
+def _letters(spec: Spec, system: str) -> Iterator[Worth]:
+    """What dead letters are worth that come from a source, or from a step that runs Python."""
+    output = Output(DEAD_LETTERS, "", Sink(system))
+    for one in spec.outputs:
+        for path in _paths(spec, one.input):
+            for number, (step, _) in enumerate(path):
+                if isinstance(step, Source) or _runs_python(spec, step):
+                    yield _worth(spec, output, path[: number + 1], is_transform_state=True)
 
 
 def _paths(spec: Spec, reference: str) -> Iterator[tuple[_Node, ...]]:
@@ -130,9 +154,10 @@ def _row(spec: Spec, output: Output, path: tuple[_Node, ...], is_transform_state
     kinds = [_state(step) or ("sum" if is_transform_state and isinstance(step, Transform) else "") for step, _ in path]
     stateful = [number for number, kind in enumerate(kinds) if kind]
     chances = [number for number, node in enumerate(path) if _is_chance(node)]
-    makes_state = any(_makes_state_by_chance(spec, step) for step, _ in path)
+    makes_state = any(_makes_state_by_chance(step) for step, _ in path)
     is_above = makes_state or (bool(stateful) and any(number < stateful[-1] for number in chances))
-    chance = "above" if is_above else "below" if chances else ""
+    is_deleted_by_chance = output.sink.deleted is not None and _is_call_by_chance(output.sink.deleted)
+    chance = "above" if is_above else "below" if chances or is_deleted_by_chance else ""
     state = "" if not stateful else "max" if all(kinds[number] == "max" for number in stateful) else "sum"
     sink = _delivery(spec, output)
     is_real_time = spec.mode == "REAL_TIME"
@@ -163,6 +188,17 @@ def _state(step: Source | Step) -> str:
         case WindowApply() | Process() | Detect() | Join():
             return "sum"
     return ""
+
+
+def _runs_python(spec: Spec, step: Step) -> bool:
+    match step:
+        case Where():
+            return step.condition.entry in catalogue.PYTHON_CONDITIONS
+        case WindowAggregate():
+            return step.window.kind in ("tumbling_count", "sliding_count", "until") or is_corrected(spec, step)
+        case Map() | FlatMap() | FanOut() | WindowApply() | Rolling() | Process() | Detect():
+            return True
+    return False
 
 
 def _delivery(spec: Spec, output: Output) -> str:
@@ -211,24 +247,24 @@ def _part(step: Split, name: str) -> Part:
     return next(part for part in step.parts if part.name == name)
 
 
-def _makes_state_by_chance(spec: Spec, step: Source | Step) -> bool:
+def _makes_state_by_chance(step: Source | Step) -> bool:
     """Is what a step with state keeps not deterministic?"""
     match step:
-        case WindowAggregate() if _has_chance(step.made):
+        case WindowAggregate() | WindowApply() if step.window.condition is not None and _is_call_by_chance(
+            step.window.condition
+        ):
             return True
-        case WindowAggregate() | WindowApply() if step.window.condition is not None:
-            return _is_call_by_chance(step.window.condition)
-        case WindowApply():
-            return not step.deterministic and is_corrected(spec, step)
-        case Rolling():
+        case WindowAggregate() | Rolling():
             return _has_chance(step.made)
-        case Process():
+        case WindowApply() | Process():
             return not step.deterministic
     return False
 
 
 def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], chances: list[int]) -> bool:
     """Is a fan-out the only chance, and does the key come through it untouched, with nothing but a select between?"""
+    if output.sink.deleted is not None and _is_call_by_chance(output.sink.deleted):
+        return False
     first = chances[0]
     if not all(isinstance(path[number][0], FanOut) for number in chances) or not output.sink.key:
         return False
@@ -244,40 +280,41 @@ def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], cha
 # Chance that would be drawn several times
 
 
+_Way = tuple[tuple[str, str], ...]
+"""The names of what a path takes behind some step, up to the output; sides of a Python step are one."""
+
+
 def _repeated(spec: Spec) -> Iterator[str]:
     """The steps that are not deterministic, and whose rows go several ways that are not one pass."""
-    ways = [
-        (*path, (output, "")) for output in spec.outputs for path in _paths(spec, output.input)
-    ]  # each from a source to an output
-    chances = {node for way in ways for node in way if not isinstance(node[0], Output) and _has_own_chance(spec, node)}
-    for node in sorted(chances, key=lambda one: (one[0].name, one[1])):
-        behind = {way[way.index(node) + 1 :] for way in ways if node in way}
-        if len(behind) > 1 and not all(map(_is_one_pass, _without_common_start(behind))):
+    ways = [(path, output.name) for output in spec.outputs for path in _paths(spec, output.input)]
+    nodes = {node for path, _ in ways for node in path if _is_chance(node) or _makes_state_by_chance(node[0])}
+    for node in sorted(nodes, key=lambda one: (one[0].name, one[1])):
+        behind = {
+            (*(_passed(spec, one) for one in path[path.index(node) :]), (output, ""))
+            for path, output in ways
+            if node in path
+        }
+        if len(behind) > 1 and not all(_is_one_pass(spec, way) for way in _without_common_start(behind)):
             yield node[0].name
 
 
-def _has_own_chance(spec: Spec, node: tuple[Source | Step | Output, str]) -> bool:
+def _passed(spec: Spec, node: _Node) -> tuple[str, str]:
     step, side = node
-    if isinstance(step, Output):
-        return False
-    return _is_chance((step, side)) or _makes_state_by_chance(spec, step)
+    is_side_in_hand = not isinstance(step, Source | Split) and _runs_python(spec, step)
+    return (step.name, "" if is_side_in_hand else side)
 
 
-def _without_common_start(
-    ways: set[tuple[tuple[Source | Step | Output, str], ...]],
-) -> list[tuple[tuple[Source | Step | Output, str], ...]]:
+def _without_common_start(ways: set[_Way]) -> list[_Way]:
     length = 0
     while len({way[: length + 1] for way in ways}) == 1:
         length += 1
     return [way[length:] for way in ways]
 
 
-def _is_one_pass(way: tuple[tuple[Source | Step | Output, str], ...]) -> bool:
+def _is_one_pass(spec: Spec, way: _Way) -> bool:
     """Only `split`, `where` and one `select` in SQL, and then an output."""
-    steps = [step for step, _ in way[:-1]]
+    steps = [spec.step(name) for name, _ in way[:-1]]
     selects = sum(isinstance(step, Select) for step in steps)
     return selects <= 1 and all(
-        isinstance(step, Split | Select)
-        or (isinstance(step, Where) and step.condition.entry not in catalogue.PYTHON_CONDITIONS)
-        for step in steps
+        isinstance(step, Split | Select) or (isinstance(step, Where) and not _runs_python(spec, step)) for step in steps
     )
