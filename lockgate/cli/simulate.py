@@ -31,7 +31,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "at every moment that changes what readers see, check that every row is visible once, in whole epochs, in "
         "order, and that the job goes on when faults cease. Needs neither Java nor services. docs/SIMULATION.md.",
         epilog="Exit status: 0 every schedule holds, 1 one is broken, and its time line is printed. "
-        "A million schedules: lockgate simulate --schedules 1000000",
+        "A million schedules: lockgate simulate --schedules 1000000. "
+        "A thousand random jobs, planned only: lockgate simulate --jobs 1000 --plan-only",
     )
     simulate.add_argument(
         "--schedules", type=int, default=_SCHEDULES, metavar="N", help="how many; default: %(default)s"
@@ -45,12 +46,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     simulate.add_argument("--processes", type=int, metavar="N", help="default: one per core")
     simulate.add_argument("--keep", metavar="FILE", help="add the seed of a broken schedule to this JSON file")
+    simulate.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="draw N random jobs instead, and compare what the planner says of them with a model of the guarantees and"
+        " with what they give in a run that crashes",
+    )
+    simulate.add_argument(
+        "--plan-only", action="store_true", help="with --jobs: compare with the model only, and run no job"
+    )
     simulate.add_argument("--json", action="store_true", help="print the facts as JSON")
     simulate.set_defaults(run=run_simulate)
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:
-    """Live through the schedules, and tell."""
+    """Live through the schedules, or draw the jobs, and tell."""
+    if arguments.jobs is not None:
+        from lockgate.cli.simulatejobs import simulate_jobs
+
+        return simulate_jobs(arguments)
+    if arguments.plan_only:
+        raise Refused("--plan-only says how random jobs are checked", where="command line", fix="add --jobs N")
     from lockgate.proof.simulation.mutants import MUTANTS
     from lockgate.proof.simulation.runs import live_on_all_cores
 

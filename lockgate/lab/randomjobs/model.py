@@ -7,6 +7,7 @@ worth what its weakest path is worth. If the page leaves a case open, the model 
     an aggregate in SQL, a stateful function,
     an `.apply`, a condition of `until` that
     is not deterministic                      above state: it makes the state
+    a `transform` that is not deterministic   the same, because it may hold state
     `deleted=` that is not deterministic      as a function below all others
     a pattern, a window by count or `until`   state of the kind `sum`, whatever they compute
     `.late` and `.timed_out`                  a path through the state of their step; one pass with the results of the
@@ -92,10 +93,10 @@ def judge(spec: Spec) -> Judgement:
     if spec.dead_letters is not None:
         outputs[DEAD_LETTERS] = min(_letters(spec, spec.dead_letters))
         declared[DEAD_LETTERS] = Worth[spec.guarantee]
-        if declared[DEAD_LETTERS] is Worth.END_TO_END_EXACTLY_ONCE:
-            deciding.add(DEAD_LETTERS)
+        if declared[DEAD_LETTERS] is Worth.EXACTLY_ONCE:
+            declared[DEAD_LETTERS] = Worth.AT_LEAST_ONCE
         else:
-            declared[DEAD_LETTERS] = min(declared[DEAD_LETTERS], Worth.AT_LEAST_ONCE)
+            deciding.add(DEAD_LETTERS)
     reached = min(worth for name, worth in outputs.items() if not deciding or name in deciding)
     return Judgement(outputs, reached, declared, tuple(_repeated(spec)))
 
@@ -256,7 +257,7 @@ def _makes_state_by_chance(step: Source | Step) -> bool:
             return True
         case WindowAggregate() | Rolling():
             return _has_chance(step.made)
-        case WindowApply() | Process():
+        case WindowApply() | Process() | Transform():
             return not step.deterministic
     return False
 
@@ -268,13 +269,14 @@ def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], cha
     first = chances[0]
     if not all(isinstance(path[number][0], FanOut) for number in chances) or not output.sink.key:
         return False
-    made: set[str] = {"is_partial", "missing", "why_missing"}
+    made: set[str | None] = {"is_partial", "missing", "why_missing"}
     for step, _ in path[first:]:
         if isinstance(step, FanOut | Select):
             made |= {one.column for one in step.made}
         else:
             return False
-    return not made & set(output.sink.key)
+    # The row that a gauge shows is the one that `latest` decides on.
+    return not made & {*output.sink.key, output.sink.latest}
 
 
 # Chance that would be drawn several times
