@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from lockgate.dataflow.endpoints import Sink
@@ -93,7 +93,7 @@ class Harness:
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Harness:
+    def __enter__(self) -> Self:
         self._directory = Path(tempfile.mkdtemp(prefix="lockgate-harness-"))
         try:
             self._prepare()
@@ -142,20 +142,26 @@ class Harness:
         `_headers` of a Kafka record, or `_topic`, `_timestamp` and `_retained` of a message of MQTT. Text or bytes are
         a record as it stands in the topic or file, whether it can be parsed or not.
         """
+        self.feed_all({stream: rows})
+
+    def feed_all(self, rows: Mapping[str, Sequence[Fed]]) -> None:
+        """Give rows to several streams, all in one epoch, as `feed` does."""
         self._require_entered()
-        inlet = self._inlets.get(stream)
-        if inlet is None:
-            raise Refused(
-                f"the job has no stream {stream!r}",
-                where=self._where,
-                fix=f"its streams are {', '.join(map(repr, self._inlets))}",
-            )
-        if not rows:
-            raise Refused(f"no row is given to stream {stream!r}", where=self._where, fix="give at least one")
-        inlet.put(rows, self._now)
+        for stream, fed in rows.items():
+            if stream not in self._inlets:
+                raise Refused(
+                    f"the job has no stream {stream!r}",
+                    where=self._where,
+                    fix=f"its streams are {', '.join(map(repr, self._inlets))}",
+                )
+            if not fed:
+                raise Refused(f"no row is given to stream {stream!r}", where=self._where, fix="give at least one")
+        times = [self._now]
+        for stream, fed in rows.items():
+            self._inlets[stream].put(fed, self._now)
+            times += self._inlets[stream].times(fed, self._times.columns.get(stream, ()))
         if self._follows_rows:
-            times = inlet.times(rows, self._times.columns.get(stream, ()))
-            self._set_clock(max([self._now, *times]))
+            self._set_clock(max(times))
         self._settle(self._running())  # after the rows are there: the first epoch takes them
 
     def set_table(self, table: str, *rows: Row) -> None:
@@ -279,7 +285,7 @@ class Harness:
             name=graph.job.name,
             exchange=lambda step: steps[id(step)],
             letters=letter_sink,
-            guarantee=Guarantee.AT_LEAST_ONCE,
+            guarantee=self._guarantee,
             mode=Mode.MICRO_BATCH,
         )
 
@@ -296,8 +302,7 @@ class Harness:
             rows = FileTable(path=path, format="parquet", schema=as_ddl(step.rows.columns(node.where)))
             return replace(step, rows=rows, refresh=_NEVER)
         if isinstance(step, Write):
-            outlet = self._outlets.setdefault(node.name, Outlet())
-            return replace(step, sink=KeptSink(step.sink, outlet), guarantee=None)
+            return self._exchanged_write(node.name, step)
         if isinstance(step, Timed):
             # Time that goes on without events is what moves it here; by itself it never does.
             return replace(step, time=replace(step.time, idle=_NEVER))
@@ -308,6 +313,15 @@ class Harness:
         if isinstance(step, Exchanged) and step.tasks is None and step.exchange is not None:
             return replace(step, tasks=tasks)  # as many copies of a broadcast as there would be
         return step
+
+    @property
+    def _guarantee(self) -> Guarantee:
+        """Under which the job runs here."""
+        return Guarantee.AT_LEAST_ONCE
+
+    def _exchanged_write(self, output: str, write: Write) -> Write:
+        outlet = self._outlets.setdefault(output, Outlet())
+        return replace(write, sink=KeptSink(write.sink, outlet), guarantee=None)
 
     def _write_tables(self, graph: LogicalGraph) -> None:
         from pyarrow import parquet
