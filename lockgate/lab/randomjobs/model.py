@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import count
 
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.columns import is_corrected
 from lockgate.lab.randomjobs.spec import (
     Call,
     Detect,
+    EventTime,
     FanOut,
     FlatMap,
     Join,
@@ -38,6 +40,7 @@ from lockgate.lab.randomjobs.spec import (
     Output,
     Part,
     Process,
+    ProcessingTime,
     Rolling,
     Select,
     Sink,
@@ -287,7 +290,11 @@ _Way = tuple[tuple[str, str], ...]
 
 
 def _repeated(spec: Spec) -> Iterator[str]:
-    """The steps that are not deterministic, and whose rows go several ways that are not one pass."""
+    """The steps that are not deterministic, whose rows go several ways, and that nothing computes once.
+
+    One pass does, over outputs that differ by little; so does an epoch that keeps the rows, if neither state, time nor
+    a transform is behind them.
+    """
     ways = [(path, output.name) for output in spec.outputs for path in _paths(spec, output.input)]
     nodes = {node for path, _ in ways for node in path if _is_chance(node) or _makes_state_by_chance(node[0])}
     for node in sorted(nodes, key=lambda one: (one[0].name, one[1])):
@@ -296,8 +303,22 @@ def _repeated(spec: Spec) -> Iterator[str]:
             for path, output in ways
             if node in path
         }
-        if len(behind) > 1 and not all(_is_one_pass(spec, way) for way in _without_common_start(behind)):
+        if len(behind) == 1:
+            continue
+        common = next(length for length in count(1) if len({way[: length + 1] for way in behind}) > 1)
+        if all(_is_one_pass(spec, way[common:]) for way in behind):
+            continue
+        shared = {name for name, _ in next(iter(behind))[1:common]}
+        if shared & {step.name for step, _ in nodes}:
+            continue  # the rows of that one are kept for all ways, so this one is computed once
+        steps = [spec.step(name) for way in behind for name, _ in way[1:-1]]
+        if spec.mode == "REAL_TIME" or any(map(_cannot_be_kept_for, steps)):
             yield node[0].name
+
+
+def _cannot_be_kept_for(step: Source | Step) -> bool:
+    """State, time, and what nobody can look into, do not go on from rows that an epoch has kept."""
+    return bool(_state(step)) or isinstance(step, EventTime | ProcessingTime | Transform)
 
 
 def _passed(spec: Spec, node: _Node) -> tuple[str, str]:
@@ -306,16 +327,9 @@ def _passed(spec: Spec, node: _Node) -> tuple[str, str]:
     return (step.name, "" if is_side_in_hand else side)
 
 
-def _without_common_start(ways: set[_Way]) -> list[_Way]:
-    length = 0
-    while len({way[: length + 1] for way in ways}) == 1:
-        length += 1
-    return [way[length:] for way in ways]
-
-
 def _is_one_pass(spec: Spec, way: _Way) -> bool:
     """Only `split`, `where` and one `select` in SQL, and then an output."""
-    steps = [spec.step(name) for name, _ in way[:-1]]
+    steps = [spec.step(name) for name, _ in way[:-1]]  # the last is the output
     selects = sum(isinstance(step, Select) for step in steps)
     return selects <= 1 and all(
         isinstance(step, Split | Select) or (isinstance(step, Where) and not _runs_python(spec, step)) for step in steps

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from lockgate.lab.randomjobs.columns import is_sound
 from lockgate.lab.randomjobs.spec import (
     Event,
     EventTime,
@@ -34,7 +35,7 @@ def shrink(spec: Spec, shows: Callable[[Spec], bool]) -> Spec:
 
 def _still(spec: Spec, shows: Callable[[Spec], bool]) -> bool:
     try:
-        return shows(spec)
+        return is_sound(spec) and shows(spec)
     except (LookupError, StopIteration):
         return False
 

@@ -286,7 +286,10 @@ class WindowApply:
 
 @dataclass(frozen=True)
 class Rolling:
-    """`.key_by(*keys).rolling(**made)`: the columns of the input, then the aggregates as of this event."""
+    """`.key_by(*keys).rolling(**made)`: the columns of the input, then the aggregates as of this event.
+
+    It has at least one key.
+    """
 
     name: str
     input: str
