@@ -184,12 +184,7 @@ def _last(rows: list[Row], sink: Sink) -> list[Row]:
     if any(row.place is None for row in rows):
         return rows
     epoch = max(row.epoch for row in rows)
-    last = [row for row in rows if row.epoch == epoch]
-    parts = {row.place[:2] for row in last if row.place is not None}
-    if len(parts) > 1:
-        return last
-    number = max(row.place for row in last if row.place is not None)
-    return [row for row in last if row.place == number]
+    return [row for row in rows if row.epoch == epoch]  # inside an epoch, rows of one key may come from several tasks
 
 
 def _is_deleted(row: Row, sink: Sink) -> bool:
