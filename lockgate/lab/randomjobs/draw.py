@@ -107,11 +107,10 @@ class _Drawing:
 
     # Sources and their events
 
-    def _add_source(self) -> None:
+    def _add_source(self, suffix: str = "") -> None:
+        """A source; one with the columns of another can be merged with it, one with a suffix can be joined."""
         rng = self.rng
         name = self._name("s")
-        # A second source with the columns of the first can be merged with it, one with others can be joined.
-        suffix = "" if not self.sources or rng.random() < 0.4 else "2"
         columns = (
             Column(f"id{suffix}", "BIGINT"),
             Column("k", "STRING"),
@@ -151,7 +150,7 @@ class _Drawing:
             (self._transform, 2),
         ]
         if not place.is_late or self._is_nonsense():
-            kinds += [(self._map, 3), (self._flat_map, 2), (self._fan_out, 2), (self._join, 4)]
+            kinds += [(self._map, 3), (self._flat_map, 2), (self._fan_out, 2), (self._join, 2)]
             if not place.is_timed or self._is_nonsense():
                 kinds += [(self._event_time, 6), (self._processing_time, 1)]
             if not place.is_ended or self._is_nonsense():
@@ -246,19 +245,20 @@ class _Drawing:
         assert len(self.places) > before
 
     def _join(self, place: _Place) -> None:
-        mine = self._columns(place)
-        others = [
-            other
-            for other in self.places
-            if other.is_timed
-            and place.is_timed
-            and not (other.is_ended or place.is_ended)
-            and "k" in mine
-            and set(self._columns(other)) & set(mine) == {"k"}
-        ]
-        if others:
+        """A join with another source, both with event time."""
+        if place.is_ended or "k" not in self._columns(place):
+            return
+        if not place.is_timed:
+            before = place
+            self._event_time(place)
+            place = self.places[-1]
+            if place == before or not place.is_timed:
+                return
+        self._add_source(suffix=str(len(self.sources) + 1))
+        self._event_time(self.places[-1])
+        other = self.places[-1]
+        if set(self._columns(other)) & set(self._columns(place)) == {"k"}:
             how = self.rng.choice(("inner", "inner", "left", "right", "full"))
-            other = self.rng.choice(others)
             step = Join(self._name("x"), place.reference, other.reference, ("k",), self.rng.choice((0, 5, 20)), how)
             self._add(step, replace(place, reference=step.name, is_ended=True))
 
