@@ -101,7 +101,18 @@ class Evaluation:
         if side:
             self.flow(name)
             return self._sides[reference]()
-        return self._step(step)
+        flow = self._step(step)
+        return replace(flow, is_loose=flow.is_loose or self._hangs_on_epochs(step))
+
+    def _hangs_on_epochs(self, step: Source | Step) -> bool:
+        """May other epochs, as a replay in real-time mode has them, give other rows than more of the same?"""
+        if self.spec.mode != "REAL_TIME":
+            return False
+        if isinstance(step, Join):
+            return step.how != "inner"
+        if isinstance(step, WindowAggregate | WindowApply):
+            return step.window.kind not in ("tumbling", "sliding")
+        return isinstance(step, Rolling | Process | Detect)
 
     def _step(self, step: Source | Step) -> Flow:
         match step:
@@ -235,7 +246,8 @@ class Evaluation:
             for one in missed
         ]
         effects = dict(flow.effects) | {"window_start": Effect.EVENT, "window_end": Effect.EVENT}
-        return replace(flow, rows=tuple(rows), effects=effects, is_stateful=True)
+        is_loose = flow.is_loose or self.spec.mode == "REAL_TIME"  # in other epochs, others are late
+        return replace(flow, rows=tuple(rows), effects=effects, is_stateful=True, is_loose=is_loose)
 
     def _rolling(self, step: Rolling) -> Flow:
         flow = self._keyed(step.input, step.keys)
@@ -299,7 +311,10 @@ class Evaluation:
         effects = dict.fromkeys(step.keys, Effect.EVENT)
         columns = ("match_start", "match_end", *(stage.name for stage in plain))
         self._sides[f"{step.name}.late"] = lambda: replace(
-            flow, rows=tuple(replace(row, place=None) for row in late), is_stateful=True
+            flow,
+            rows=tuple(replace(row, place=None) for row in late),
+            is_stateful=True,
+            is_loose=flow.is_loose or self.spec.mode == "REAL_TIME",
         )
         self._sides[f"{step.name}.timed_out"] = lambda: Flow(
             tuple(_match_row(step.keys, key, one, plain) for key, one in out),
