@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.lab.randomjobs.hunt import Finding, Tally
+    from lockgate.lab.randomjobs.hunt import Finding, RunTrial, Tally
 
 _TELL_SECONDS = 2.0
 _STRICTER_SHOWN = 20
@@ -23,12 +24,14 @@ def simulate_jobs(arguments: argparse.Namespace) -> int:
 
     if arguments.jobs < 1:
         raise Refused(f"--jobs {arguments.jobs} is too small", where="command line", fix="give at least 1")
-    run_trial = None
+    run: RunTrial | None = None
     if not arguments.plan_only:
         from lockgate.lab.randomjobs.trial import run_trial
+
+        run = run_trial
     began = told_at = time.monotonic()
     tally = Tally()
-    for tally in hunt(arguments.seed, arguments.jobs, run_trial):
+    for tally in hunt(arguments.seed, arguments.jobs, run):
         now = time.monotonic()
         if now - told_at > _TELL_SECONDS:
             told_at = now
@@ -95,11 +98,11 @@ def _print(arguments: argparse.Namespace, tally: Tally, seconds: float) -> None:
         print(f"{kind:<18}" + "".join(f"{by_verdict[one]:>12,}" for one in verdicts))
     if tally.stricter:
         print("\nstricter than the model (no failure), the most frequent:")
-        summed: dict[str, int] = {}
-        for (what, _), count in tally.stricter.items():
-            summed[what] = summed.get(what, 0) + count
-        for what, count in sorted(summed.items(), key=lambda one: -one[1])[:_STRICTER_SHOWN]:
-            print(f"{count:>8,}  {what}")
+        summed = Counter[str]()
+        for (reason, _), count in tally.stricter.items():
+            summed[reason] += count
+        for reason, count in summed.most_common(_STRICTER_SHOWN):
+            print(f"{count:>8,}  {reason}")
     print()
     if tally.finding is None:
         print("holds: no job is accepted that must not be, and none is said to reach more than it does")

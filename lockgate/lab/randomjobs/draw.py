@@ -431,7 +431,7 @@ class _Drawing:
         chosen = [*late, *(place for place in ends if not place.is_late)][: max(len(late), 3)]
         if inner and (not chosen or rng.random() < 0.2):
             chosen.append(rng.choice(inner))
-        systems = _SINKS
+        systems: tuple[str, ...] = _SINKS
         if mode == "REAL_TIME" and rng.random() < 0.8:
             chosen, systems = chosen[:1], ("kafka",)
         return tuple(

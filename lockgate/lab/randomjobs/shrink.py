@@ -120,7 +120,8 @@ def _simpler(step: Step) -> Iterator[Step]:
         values = getattr(step, field, ())
         if isinstance(values, tuple) and (len(values) > 1 or field == "keys"):
             for number in range(len(values)):
-                yield replace(step, **{field: _without(values, number)})
+                fewer: Any = {field: _without(values, number)}
+                yield replace(step, **fewer)
     if isinstance(step, EventTime):
         yield replace(step, late="DROP", allowed_seconds=None)
     if isinstance(step, Join):

@@ -49,7 +49,7 @@ def rows_of_the_table() -> list[list[str]]:
     return [line for line in lines[first + 2 :] if len(line) == 7]
 
 
-def cases() -> list[tuple[str, str, str, str, str, str]]:
+def cases() -> list[tuple[str, ...]]:
     found = []
     for source, state, functions, sink, mode, reached, _ in rows_of_the_table():
         options = [
@@ -81,7 +81,7 @@ def test_the_table_is_read() -> None:
 
 
 @pytest.mark.parametrize("case", cases(), ids=", ".join)
-def test_the_model_is_the_table(case: tuple[str, str, str, str, str, str]) -> None:
+def test_the_model_is_the_table(case: tuple[str, ...]) -> None:
     source, state, functions, sink, mode, reached = case
     steps: list[Step] = []
     if functions.endswith("above state"):
