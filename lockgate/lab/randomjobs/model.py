@@ -270,7 +270,7 @@ def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], cha
     if output.sink.deleted is not None and _is_call_by_chance(output.sink.deleted):
         return False
     first = chances[0]
-    if not all(isinstance(path[number][0], FanOut) for number in chances) or not output.sink.key:
+    if not all(isinstance(path[number][0], FanOut) for number in chances):
         return False
     made: set[str | None] = {"is_partial", "missing", "why_missing"}
     for step, _ in path[first:]:
@@ -278,7 +278,7 @@ def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], cha
             made |= {one.column for one in step.made}
         else:
             return False
-    # The row that a gauge shows is the one that `latest` decides on.
+    # The row that a gauge shows is the one that `latest` decides on. One without labels has a single key, for all rows.
     return not made & {*output.sink.key, output.sink.latest}
 
 
