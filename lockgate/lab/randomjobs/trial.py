@@ -24,6 +24,7 @@ from lockgate.errors import BadJob, LockgateError, OverClaim, Refused
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.lab.randomjobs.build import build
 from lockgate.lab.randomjobs.interpreter import Difference, compare, expected
+from lockgate.lab.randomjobs.model import is_refused_at_start
 from lockgate.lab.randomjobs.outcome import Outcome
 from lockgate.lab.randomjobs.spec import START, Source, Spec, moment
 from lockgate.lab.randomjobs.world import StandIn, World
@@ -55,9 +56,11 @@ def run_trial(spec: Spec, seed: int) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever it is, the trial says nothing about the guarantee
         return Outcome("unknown", (f"{type(error).__name__}: {error}",), time.monotonic() - began)
     found = judge(spec, planned, world)
-    wrong = [one for one in found if not one.is_unknown]
+    wrong = [str(one) for one in found if not one.is_unknown]
+    if is_refused_at_start(spec):
+        wrong.append("the job ran, although a transform is not deterministic and is declared to be")
     verdict = "violated" if wrong else "unknown" if found else "holds"
-    return Outcome(verdict, (*map(str, wrong or found), *notes), time.monotonic() - began)
+    return Outcome(verdict, (*(wrong or map(str, found)), *notes), time.monotonic() - began)
 
 
 class Theatre(Harness):

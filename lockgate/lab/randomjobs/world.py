@@ -63,6 +63,8 @@ class Table:
         for given in rows:
             row = dict(given)
             is_deleted = bool(row.pop(DELETED, False))
+            if self.latest is not None and row[self.latest] is None:
+                raise ValueError(f"a gauge takes no row whose {self.latest} is null")
             old = next((one for one in self.rows if self.is_keyed and self._key_of(one) == self._key_of(row)), None)
             if old is not None and self.latest is not None and row[self.latest] < old[self.latest]:
                 continue

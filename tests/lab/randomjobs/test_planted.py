@@ -6,11 +6,15 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lab.randomjobs import planted
 from lockgate.lab.randomjobs.check import compare
 from lockgate.lab.randomjobs.draw import draw
+from lockgate.lab.randomjobs.jobfile import job_text
+from lockgate.lab.randomjobs.model import is_refused_at_start
 from lockgate.lab.randomjobs.spec import Spec
+from lockgate.lab.randomjobs.trial import run_trial
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -20,14 +24,44 @@ def is_claim_found(spec: Spec) -> bool:
     return bool(compare(spec).violations)
 
 
+def is_any(spec: Spec) -> bool:
+    """May the hole show in any job?"""
+    return True
+
+
+def has_forgotten(spec: Spec) -> bool:
+    """Does a job use a function that is forgotten? Any other one is planned as without the hole."""
+    return any(name in job_text(spec) for name in planted.FORGOTTEN)
+
+
 @pytest.mark.parametrize(
-    ("plant", "jobs"),
-    [(planted.plant_chance, 100), (planted.plant_at_most_once, 100), (planted.plant_functions, 1_000)],
+    ("plant", "may_show", "jobs"),
+    [
+        (planted.plant_chance, is_any, 200),
+        (planted.plant_at_most_once, is_any, 200),
+        (planted.plant_functions, has_forgotten, 5_000),
+    ],
 )
-def test_the_plan_alone_shows_a_hole_that_is_planted(plant: Plant, jobs: int) -> None:
+def test_the_plan_alone_shows_a_hole_that_is_planted(plant: Plant, may_show: Callable[[Spec], bool], jobs: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
-        found = next((seed for seed in range(jobs) if is_claim_found(draw(Random(seed)))), None)
+        specs = ((seed, draw(Random(seed))) for seed in range(jobs))
+        found = next((seed for seed, spec in specs if may_show(spec) and is_claim_found(spec)), None)
     assert found is not None
     print(f"{plant.__name__}: found by job {found + 1}")
     assert not is_claim_found(draw(Random(found))), "it is there without the plant as well"
+
+
+@pytest.mark.slow
+def test_a_run_shows_a_hole_that_is_planted(spark: SparkSession) -> None:
+    """A transform that is declared wrongly: a plan cannot see it, and the job has to be refused when it starts."""
+    found = next(
+        seed
+        for seed in range(1_000)
+        if is_refused_at_start(draw(Random(seed))) and not compare(draw(Random(seed))).planned.is_refused
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        planted.plant_transform(patch)
+        assert run_trial(draw(Random(found)), found).verdict == "violated"
+    print(f"plant_transform: found by job {found + 1}")
+    assert run_trial(draw(Random(found)), found).verdict == "refused"
