@@ -1,6 +1,7 @@
 """The model of the guarantees against the table of docs/GUARANTEES.md, every combination of it that a job can have."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,24 @@ def test_a_transform_is_state_if_state_is_a_danger(is_declared: bool, reached: s
 def test_scores_of_a_fan_out_are_lifted_by_a_key_of_the_event_alone(key: str, reached: str) -> None:
     steps = (FanOut("x", "s", (Made("score", Call("py_twice", ("n",))),)),)
     assert judge(job(steps, Sink("postgres", (key,)), "AT_LEAST_ONCE")).outputs["out"].name == reached
+
+
+@pytest.mark.parametrize(("latest", "reached"), [("id", "END_TO_END_EXACTLY_ONCE"), ("score", "AT_LEAST_ONCE")])
+def test_a_gauge_without_labels_has_a_key_that_no_score_changes(latest: str, reached: str) -> None:
+    steps = (FanOut("x", "s", (Made("score", Call("py_twice", ("n",))),)),)
+    sink = Sink("monitor", value="n", latest=latest)
+    assert judge(job(steps, sink, "AT_LEAST_ONCE")).outputs["out"].name == reached
+
+
+def test_rows_deleted_by_chance_are_not_lifted_by_their_key() -> None:
+    sink = Sink("postgres", ("id",), Call("coin"))
+    assert judge(job((), sink, "AT_LEAST_ONCE")).outputs["out"].name == "AT_LEAST_ONCE"
+
+
+def test_dead_letters_in_memory_hold_back_a_job_that_is_declared_end_to_end() -> None:
+    spec = job((), Sink("kafka"), "END_TO_END_EXACTLY_ONCE")
+    assert not judge(replace(spec, dead_letters="kafka")).is_refused
+    assert judge(replace(spec, dead_letters="memory")).is_refused
 
 
 WILD = noise("x", "s")
