@@ -65,3 +65,13 @@ def test_a_run_shows_a_hole_that_is_planted(spark: SparkSession) -> None:
         assert run_trial(draw(Random(found)), found).verdict == "violated"
     print(f"plant_transform: found by job {found + 1}")
     assert run_trial(draw(Random(found)), found).verdict == "refused"
+
+
+@pytest.mark.slow
+def test_a_run_shows_an_upsert_that_is_lifted_without_a_fence(spark: SparkSession) -> None:
+    """A slow driver writes its older row over the newer one; the ledger of a transaction stops it."""
+    spec, seed = draw(Random(3_181)), 3_181
+    with pytest.MonkeyPatch.context() as patch:
+        planted.plant_upsert(patch)
+        assert run_trial(spec, seed).verdict == "violated"
+    assert run_trial(spec, seed).verdict == "holds"
