@@ -72,7 +72,15 @@ class ReadDirectory:
 
     def has(self, path: str) -> bool:
         """Does a file lie there?"""
-        return path.startswith(f"{self.root.rstrip('/')}/")
+        return self.name_of(path) is not None
+
+    def name_of(self, path: str) -> str | None:
+        """The name of a file below the directory; None if it lies elsewhere."""
+        root = f"{self.root.rstrip('/')}/"
+        if ":///" in root:  # of the default file system, whose address Spark adds
+            scheme, _, rest = path.partition("://")
+            path = f"{scheme}:///{rest.partition('/')[2]}"
+        return path.removeprefix(root) if path.startswith(root) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,7 +552,7 @@ class SourceFiles:
         if directory.source.archive is None:
             remove(path, self._spark)
             return
-        name = path.removeprefix(f"{directory.root.rstrip('/')}/")
+        name = directory.name_of(path) or path.rpartition("/")[2]
         archive = plain_directory(directory.source.archive)
         # A file of that name may have been processed, and archived, long ago.
         for one in (name, f"{name}.{known.facts.modified_ms}"):
