@@ -212,9 +212,10 @@ def _delivery(spec: Spec, output: Output) -> str:
         return "idempotent" if sink.latest is not None and not sink.is_counter else "plain"
     if sink.system in ("console", "memory"):
         return "plain"
-    if (output.guarantee or spec.guarantee) == "END_TO_END_EXACTLY_ONCE":
-        return "transactional"
-    return "idempotent" if sink.system in ("postgres", "sqlite") and sink.key else "plain"
+    # An upsert is committed with the ledger of its table, whatever its output declares: an old driver has to be fenced.
+    is_upsert = sink.system in ("postgres", "sqlite") and bool(sink.key) and spec.guarantee != "AT_MOST_ONCE"
+    is_exact = is_upsert or (output.guarantee or spec.guarantee) == "END_TO_END_EXACTLY_ONCE"
+    return "transactional" if is_exact else "plain"
 
 
 # Chance
