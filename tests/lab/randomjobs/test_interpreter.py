@@ -338,6 +338,13 @@ def test_a_stage_takes_as_many_events_as_it_says() -> None:
     assert [one["id"] for one in row["low"]] == [0, 1]
 
 
+def test_an_event_is_late_for_a_pattern_when_the_watermark_has_passed_it() -> None:
+    events = (event(0, 0, "a", 1, 10), event(1, 1, "a", 9, 9), event(1, 2, "a", 9, 10))
+    spec = spec_of(TIMED, Detect("d", "t", ("k",), Call("rise", ("v",))), events=events, outputs=("d", "d.late"))
+    assert shown(spec, "match_end") == [(10,)]
+    assert shown(spec, "id", output="o1") == [(1,)]
+
+
 def test_what_is_not_complete_in_time_says_how_far_it_came() -> None:
     spec = detected("rise", (1, 0), (2, 5), (9, 21))
     assert shown(spec, "match_start") == [(5,)]

@@ -297,7 +297,7 @@ class Evaluation:
             else:
                 acting = self.acting()
                 passed = [acting[row.epoch] for row in members]
-                is_late = [mark is not None and row.time <= mark for row, mark in zip(members, passed, strict=True)]  # type: ignore[operator]
+                is_late = [mark is not None and row.time < mark for row, mark in zip(members, passed, strict=True)]  # type: ignore[operator]
                 late += [row for row, one in zip(members, is_late, strict=True) if one]
                 ordered = _in_time([row for row, one in zip(members, is_late, strict=True) if not one])
             arguments = [_arguments(row, step.pattern) for row in ordered]
