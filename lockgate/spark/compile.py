@@ -353,7 +353,7 @@ class _Compiler:
     checkpoint: str | None
     is_counting: bool
     beats: DataFrame | None
-    dropped: Accumulator[int]
+    dropped: Mapping[str, Accumulator[int]]
     rejects: Rejects | None
     tallies: Tallies | None
     keep: Keep | None = None  # for steps below the end of the query, of which one has to be computed once too

@@ -66,6 +66,8 @@ def get_through_an_epoch(monkeypatch: pytest.MonkeyPatch, asked: argparse.Namesp
         plan=SimpleNamespace(declared=of.guarantee, reached=of.guarantee),
         checkpoint="there",
         log_file=Path("log"),
+        accepted=(),
+        unended=0,
         goes_on="from epoch 1",
         epochs_done=1,
         final="",

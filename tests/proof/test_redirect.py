@@ -100,14 +100,15 @@ def assert_nothing_is_theirs(moved: Redirected) -> None:
 
 
 def classes(base: type) -> Iterator[type]:
-    """What an author can write into a job; lockgate.testing has what stands in its place in a test."""
+    """What a user can write into a job; lockgate.testing and lockgate.lab have what replaces it in a test."""
     for module in pkgutil.walk_packages(lockgate.__path__, "lockgate."):
         importlib.import_module(module.name)
     waiting = [base]
     while waiting:
         one = waiting.pop()
         waiting += one.__subclasses__()
-        is_ours = one.__module__.startswith("lockgate.") and not one.__module__.startswith("lockgate.testing.")
+        name = one.__module__
+        is_ours = name.startswith("lockgate.") and not name.startswith(("lockgate.testing.", "lockgate.lab."))
         if is_ours and not inspect.isabstract(one):
             yield one
 

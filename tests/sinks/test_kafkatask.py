@@ -19,9 +19,18 @@ def look(limits: TimeLimits, *ahead_ms: int) -> None:
     refuse_times(records, topic, ("t", 0), columns=["at"], now_ms=NOW_MS, where="job 'j', declared at j.py:1")
 
 
+def is_refused(limits: TimeLimits, *ahead_ms: int) -> bool:
+    try:
+        look(limits, *ahead_ms)
+    except TimeRefused:
+        return True
+    return False
+
+
 def test_times_within_the_limits_of_a_topic_are_sent() -> None:
-    look(TimeLimits(ahead_ms=1000, behind_ms=2000), 1000, -2000, 0)
-    look(TimeLimits(), 10**14, -(10**14))
+    assert not is_refused(TimeLimits(ahead_ms=1000, behind_ms=2000), 1000, -2000, 0)
+    assert is_refused(TimeLimits(ahead_ms=1000, behind_ms=2000), 1001)
+    assert not is_refused(TimeLimits(), 10**14, -(10**14))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The holes that issue reports showed in the planner, planted back one at a time: the generator has to find each.
 
 hole                                                          planted by
-chance          a step that is not deterministic feeds two    nothing refuses it
+chance          a step that is not deterministic feeds two    nothing cuts or refuses it
                 branches, and each gets other values
 transform       a `transform` that is not deterministic is    Spark's analysed plan is not asked
                 not declared so
@@ -23,6 +23,7 @@ from lockgate.guarantees import Delivery, Guarantee
 from lockgate.planner import derive, plan, sql
 from lockgate.planner.functions import CHANGING, STEADY
 from lockgate.planner.logical import LogicalGraph
+from lockgate.planner.passes import Cuts
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.sinks.sqlite import SqliteSink
 from lockgate.spark import compile as compiled
@@ -36,7 +37,7 @@ FORGOTTEN = ("aes_encrypt", "current_time")
 
 def plant_chance(patch: pytest.MonkeyPatch) -> None:
     """Let every branch draw its own values."""
-    patch.setattr(plan, "refuse_repeated_chance", lambda graph: None)
+    patch.setattr(plan, "find_cuts", lambda graph: Cuts())
 
 
 def plant_transform(patch: pytest.MonkeyPatch) -> None:
