@@ -219,7 +219,7 @@ def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget
         raise Refused(
             f"job {declared.job!r} has no output that is written in transactions, so it has no ledger",
             where=declared.where,
-            fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE",
+            fix="name another job, or declare Guarantee.END_TO_END_EXACTLY_ONCE; a table with a key has a ledger, too",
         )
     place = checkpoint_place(arguments, declared.job)
     if deciding is not None:

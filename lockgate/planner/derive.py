@@ -24,35 +24,24 @@ A `transform` is opaque: it counts as state where state is a danger and as none 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import SourceAbility
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
-    Detect,
-    FlatMap,
-    Map,
-    Part,
-    Process,
     Read,
     Rolling,
-    Select,
     TableJoin,
     Transform,
-    Where,
     WindowAggregate,
-    WindowApply,
-    Windowed,
     Write,
 )
 from lockgate.dataflow.table import ReadTable
-from lockgate.dataflow.windows import UntilWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
+from lockgate.planner.chance import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import declared_of, has_state, is_exact
-from lockgate.planner.sql import find_nondeterministic, is_idempotent_aggregate
+from lockgate.planner.sql import is_idempotent_aggregate
 
 
 @dataclass(frozen=True)
@@ -331,50 +320,8 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
     )
 
 
-def is_wild(node: Node) -> bool:
-    """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
-    step = node.step
-    if isinstance(step, FanOut):
-        return True
-    if isinstance(step, Map | FlatMap | Transform | WindowApply | Process) and not step.is_deterministic:
-        return True
-    if isinstance(step, Rolling | WindowAggregate) and not all(map(_is_steady, step.aggregates.values())):
-        return True
-    if isinstance(step, Where) and callable(step.condition):
-        return not step.is_deterministic
-    return any(find_nondeterministic(sql) is not None for sql in expressions_of(node))
-
-
-def expressions_of(node: Node) -> Iterable[str]:
-    """The SQL of a step, or of its sink."""
-    step = node.step
-    if isinstance(step, Where | Part):
-        return [step.condition] if isinstance(step.condition, str) else []
-    if isinstance(step, Select):
-        return step.expressions.values()
-    if isinstance(step, Rolling | Windowed):
-        aggregates = step.aggregates if isinstance(step, Rolling | WindowAggregate) else {}
-        until = [step.window.condition] if isinstance(step, Windowed) and isinstance(step.window, UntilWindow) else []
-        return [*map(_as_code, aggregates.values()), *until]
-    if isinstance(step, Detect):
-        return step.pattern.conditions
-    if isinstance(step, Write):
-        return step.sink.expressions()
-    return []
-
-
 def _is_idempotent(node: Node) -> bool:
     step = node.step
     if not isinstance(step, Rolling | WindowAggregate):
         return False
     return all(isinstance(one, str) and is_idempotent_aggregate(one) for one in step.aggregates.values())
-
-
-def _as_code(aggregate: str | Aggregate) -> str:
-    """The SQL of an aggregate, without the name of a function that only sounds like SQL's."""
-    return aggregate if isinstance(aggregate, str) else aggregate.argument or ""
-
-
-def _is_steady(aggregate: str | Aggregate) -> bool:
-    """Does it give the same again? SQL text is looked at by itself."""
-    return isinstance(aggregate, str) or aggregate.is_deterministic

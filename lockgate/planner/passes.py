@@ -17,7 +17,7 @@ kept, and the steps behind it are applied to them. If these cannot be applied to
     the step has       behind it                                  what happens
     one place          anything                                   it is a step of the query
     several places     steps without state, time or transform     the query ends there, its rows are kept
-    several places     state, time or a transform                 the job is refused
+    several places     state, time, the clock or a transform      the job is refused
     several places     anything, in real-time mode                the job is refused
 """
 
@@ -43,11 +43,11 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.errors import BadJob
 from lockgate.guarantees import Mode
-from lockgate.planner.derive import is_wild
+from lockgate.planner.chance import expressions_of, is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.physical import has_state
-from lockgate.planner.sql import read_expression
+from lockgate.planner.sql import read_expression, reads_epoch_clock
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,12 @@ def takes_from(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
 
 
 def fed_by(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
-    """The steps that have to be computed for a step: a side of an operator is a part of what leaves the operator."""
+    """The steps that have to be computed for a step: a side of an operator is a part of what leaves the operator.
+
+    Dead letters are not computed from the rows of a step. The run adds them.
+    """
+    if isinstance(node.step, Letters):
+        return ()
     return node.inputs if is_side_of_operator(graph, node) else takes_from(graph, node)
 
 
@@ -190,8 +195,9 @@ def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
 
 def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], places: int) -> None:
     """Refuse a step with several branches that cannot be applied to rows that an epoch keeps."""
-    # A batch has no state from one epoch to the next and no watermark, and nobody knows what a transform uses.
-    hindrance = next((one for one in behind if has_state(one) or isinstance(one.step, Timed | Transform)), None)
+    # A batch has no state from one epoch to the next, no watermark, and not the time of the epoch. Nobody knows what a
+    # transform uses.
+    hindrance = next((one for one in behind if _belongs_to_query(one)), None)
     if hindrance is not None:
         reason = f"{hindrance.kind} {hindrance.name!r} behind it has to be a part of the query"
     elif graph.job.mode is Mode.REAL_TIME:
@@ -208,6 +214,11 @@ def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], 
         + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
         " its rows to a topic, and go on from there in a job of its own",
     )
+
+
+def _belongs_to_query(node: Node) -> bool:
+    is_bound = has_state(node) or isinstance(node.step, Timed | Transform)
+    return is_bound or any(map(reads_epoch_clock, expressions_of(node)))
 
 
 def _roots(graph: LogicalGraph) -> Counter[str]:

@@ -50,6 +50,11 @@ _IDEMPOTENT = frozenset(
 _WITHOUT_BRACKETS = frozenset({"user", "session_user", "current_user", "current_time"})
 
 
+# These give the time that Spark keeps with an epoch, if a query computes them; a batch of its rows has another time.
+_EPOCH_CLOCK = re.compile(
+    r"\b(current_timestamp|current_date|curdate|localtimestamp)\b|\bunix_timestamp\s*\(\s*\)", re.IGNORECASE
+)
+
 # Spark's parser makes other functions of these, so they are in no list of functions.
 _OF_THE_GRAMMAR = frozenset({"timestampadd", "timestampdiff", "timediff"})
 
@@ -83,6 +88,15 @@ def read_expression(sql: str) -> Facts | None:
         is_aggregate=any(_is_aggregate(node) for node in tree.walk()),
         is_distinct=tree.find(exp.Distinct) is not None,
     )
+
+
+def reads_epoch_clock(sql: str) -> bool:
+    """Does the expression ask for the time that Spark keeps with an epoch?
+
+    >>> reads_epoch_clock("at < current_timestamp()"), reads_epoch_clock("unix_timestamp(at)")
+    (True, False)
+    """
+    return _EPOCH_CLOCK.search(_NO_CODE.sub(" ", sql.replace("`", ""))) is not None
 
 
 @lru_cache(maxsize=2048)

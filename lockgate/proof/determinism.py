@@ -43,7 +43,7 @@ from lockgate.dataflow.windows import CountWindow, UntilWindow
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.operators.process import StatefulFunction
 from lockgate.operators.states import states_of
-from lockgate.planner.derive import expressions_of, is_wild
+from lockgate.planner.chance import expressions_of, is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import has_state

@@ -37,7 +37,7 @@ from lockgate.dataflow.table import FileTable, PostgresTable, ReadTable, TableRo
 from lockgate.errors import Refused
 from lockgate.files.system import is_known, local_path
 from lockgate.kafka.wire import hosts_of
-from lockgate.planner.derive import expressions_of
+from lockgate.planner.chance import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
 from lockgate.planner.physical import is_exact
 from lockgate.planner.sql import read_expression
@@ -394,7 +394,8 @@ def _refuse_merged_systems(graph: LogicalGraph) -> None:
                 f"sinks {first.name!r} and {node.name!r} commit in two {system}, one after the other, and a proof has"
                 " one, in which they would commit together",
                 where=f"{first.where}; {node.where}",
-                fix="prove the job with both in one, or declare a lower guarantee for one of them",
+                fix="prove the job with both in one"
+                + (", or declare a lower guarantee for one of them" if isinstance(sink, KafkaSink) else ""),
             )
 
 

@@ -49,7 +49,7 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TumblingWindow
 from lockgate.errors import Refused
 from lockgate.lab.rig.feed import Event
-from lockgate.planner.derive import expressions_of
+from lockgate.planner.chance import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
 from lockgate.proof.determinism import order_keys
 from lockgate.proof.hints import hints_in_functions, hints_in_sql

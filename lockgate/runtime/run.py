@@ -42,9 +42,9 @@ from lockgate.errors import (
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
-from lockgate.planner.derive import is_wild
+from lockgate.planner.chance import is_wild
 from lockgate.planner.flow import MISSED
-from lockgate.planner.physical import declared_of, has_state, is_partitioned_alike
+from lockgate.planner.physical import declared_of, has_state, is_exact, is_partitioned_alike
 from lockgate.planner.plan import Plan, plan, with_partitions
 from lockgate.runtime.acker import Acker
 from lockgate.runtime.checkpoints import Checkpoint, put_aside
@@ -838,8 +838,8 @@ def _source_files(checkpoint: Checkpoint, planned: Plan, sources: SourceList) ->
         for node in planned.logical.nodes
         if isinstance(node.step, Read) and isinstance(node.step.source, FileSource)
     ]
-    is_exact = planned.job.guarantee is Guarantee.END_TO_END_EXACTLY_ONCE
-    return SourceFiles(checkpoint, directories, is_exact=is_exact, job=planned.job.name) if directories else None
+    has_ledger = any(is_exact(planned.logical, node) for node in planned.logical.nodes)
+    return SourceFiles(checkpoint, directories, is_exact=has_ledger, job=planned.job.name) if directories else None
 
 
 def _gaps(checkpoint: Checkpoint, planned: Plan) -> Gaps:

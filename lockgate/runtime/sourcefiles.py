@@ -7,7 +7,7 @@ again, and an epoch that is replayed would have other rows. So:
     and now and then in between
     an epoch is planned             its files must be as Spark listed them; note them, before any of them is read
     an epoch is decided             its files must still be so, before anything of it is visible
-    an epoch is replayed            its files must be as they were noted. Below end-to-end exactly-once they may have
+    an epoch is replayed            its files must be as they were noted. If no output has a ledger they may have
                                     changed: nothing of the epoch counts yet, and it is read as it is now
 
 A file may go when its epoch is committed. What is gone is remembered until it is 30 days older than the newest file

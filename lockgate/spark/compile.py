@@ -405,7 +405,7 @@ class _Compiler:
         if isinstance(node.step, ReadTable):
             return []  # it is read by the driver, and not as a frame
         written: list[_Written] = []
-        inputs = [] if isinstance(node.step, Letters) else [frames[name] for name in fed_by(planned.logical, node)]
+        inputs = [frames[name] for name in fed_by(planned.logical, node)]
         try:
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)

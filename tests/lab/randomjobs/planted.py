@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.guarantees import Delivery, Guarantee
-from lockgate.planner import derive, plan, sql
+from lockgate.planner import chance, derive, plan, sql
 from lockgate.planner.functions import CHANGING, STEADY
 from lockgate.planner.logical import LogicalGraph
 from lockgate.planner.passes import Cuts
@@ -50,7 +50,7 @@ def plant_functions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql, "CHANGING", {name: why for name, why in CHANGING.items() if name not in FORGOTTEN})
     patch.setattr(sql, "STEADY", STEADY | {*FORGOTTEN})
     patch.setattr(sql, "find_nondeterministic", sql.find_nondeterministic.__wrapped__)  # without what it remembers
-    patch.setattr(derive, "find_nondeterministic", sql.find_nondeterministic)
+    patch.setattr(chance, "find_nondeterministic", sql.find_nondeterministic)
 
 
 def plant_upsert(patch: pytest.MonkeyPatch) -> None:
