@@ -43,6 +43,8 @@ STATE: dict[str, Callable[[Stream], list[Stream]]] = {
     "a transform": lambda wild: [wild, wild.transform(lambda frame: frame)],
 }
 SEVERAL = KEPT | STATE
+ROW = "id BIGINT, r DOUBLE, at TIMESTAMP"
+LEAST = Guarantee.AT_LEAST_ONCE
 
 
 def same(row: Any) -> dict[str, Any]:
@@ -63,29 +65,31 @@ def minutes(rows: Stream, late: Late) -> Any:
 
 
 def events() -> Stream:
-    return stream("in", KafkaSource(topic="in", servers="h:1", value="id BIGINT, r DOUBLE, at TIMESTAMP"))
+    return stream("in", KafkaSource(topic="in", servers="h:1", value=ROW))
 
 
 WILD: dict[str, Callable[[], Stream]] = {
     "select": lambda: events().select("id", "at", r="rand()"),
     "where": lambda: events().where("rand() < 0.5"),
-    "function": lambda: events().map(same, "id BIGINT, r DOUBLE, at TIMESTAMP", deterministic=False),
+    "function": lambda: events().map(same, ROW, deterministic=False),
     "condition": lambda: events().where(lambda row: True, deterministic=False),
-    "rows of a function": lambda: events().flat_map(
-        lambda row: [same(row)], "id BIGINT, r DOUBLE, at TIMESTAMP", deterministic=False
-    ),
+    "rows of a function": lambda: events().flat_map(lambda row: [same(row)], ROW, deterministic=False),
 }
 
 
-def plan_of(rows: list[Stream], guarantee: Guarantee) -> Plan:
+def other_events() -> Stream:
+    return stream("other", KafkaSource(topic="other", servers="h:1", value=ROW))
+
+
+def plan_of(rows: list[Stream], guarantee: Guarantee, dead_letters: KafkaSink | None = None) -> Plan:
     outputs = [one.to(f"out-{n}", KafkaSink(topic=f"out-{n}", servers="h:1")) for n, one in enumerate(rows)]
-    return plan(Job("job", *outputs, guarantee=guarantee))
+    return plan(Job("job", *outputs, guarantee=guarantee, dead_letters=dead_letters))
 
 
 @pytest.mark.parametrize("wild", WILD)
 @pytest.mark.parametrize("ways", ONE_PASS)
 def test_outputs_of_one_pass_are_planned(ways: str, wild: str) -> None:
-    assert plan_of(ONE_PASS[ways](WILD[wild]()), Guarantee.AT_LEAST_ONCE).refusal() is None
+    assert plan_of(ONE_PASS[ways](WILD[wild]()), LEAST).refusal() is None
 
 
 @pytest.mark.parametrize("guarantee", Guarantee)
@@ -104,7 +108,7 @@ def test_a_step_that_would_be_computed_several_times_is_refused_whatever_is_decl
 @pytest.mark.parametrize("ways", SEVERAL)
 def test_a_step_that_gives_the_same_each_time_may_go_several_ways(ways: str) -> None:
     if ways not in ("another step of that kind below", "parts of chance"):
-        planned = plan_of(SEVERAL[ways](events()), Guarantee.AT_LEAST_ONCE)
+        planned = plan_of(SEVERAL[ways](events()), LEAST)
         assert planned.refusal() is None
         assert planned.cuts == Cuts()
 
@@ -124,12 +128,12 @@ def test_the_query_ends_at_a_step_with_several_branches_and_its_rows_are_kept(wa
 @pytest.mark.parametrize("ways", [*ONE_PASS, "deterministic"])
 def test_a_step_with_one_place_is_a_step_of_the_query(ways: str) -> None:
     rows = SEVERAL["merged branches"](events()) if ways == "deterministic" else ONE_PASS[ways](WILD["function"]())
-    assert plan_of(rows, Guarantee.AT_LEAST_ONCE).cuts == Cuts()
+    assert plan_of(rows, LEAST).cuts == Cuts()
 
 
 def test_each_part_of_a_split_by_chance_has_the_same_rows_for_all_of_its_outputs() -> None:
     part = events().split(low="rand() < 0.5")["low"]
-    planned = plan_of([part, part.select("id")], Guarantee.AT_LEAST_ONCE)
+    planned = plan_of([part, part.select("id")], LEAST)
     ways = [way_of(planned.logical, output) for output in planned.logical.of_kind("sink")]
     assert [(way.base.kind, way.conditions) for way in ways if way is not None] == [("part", ())] * 2
     assert planned.cuts == Cuts()
@@ -137,8 +141,7 @@ def test_each_part_of_a_split_by_chance_has_the_same_rows_for_all_of_its_outputs
 
 def test_a_stream_that_is_merged_into_a_branch_is_kept_too() -> None:
     wild = WILD["function"]()
-    other = stream("other", KafkaSource(topic="other", servers="h:1", value="id BIGINT, r DOUBLE, at TIMESTAMP"))
-    planned = plan_of([wild, wild.where("r < 0.5").merge(other)], Guarantee.AT_LEAST_ONCE)
+    planned = plan_of([wild, wild.where("r < 0.5").merge(other_events())], LEAST)
     assert planned.cuts.branches == {"map": 2}
     assert planned.cuts.ends == ("map", "other")
 
@@ -146,7 +149,7 @@ def test_a_stream_that_is_merged_into_a_branch_is_kept_too() -> None:
 def test_a_second_step_of_that_kind_below_is_kept_in_the_epoch() -> None:
     wild = WILD["function"]()
     again = wild.flat_map(lambda row: [same(row)], "id BIGINT, r DOUBLE", deterministic=False)
-    planned = plan_of([wild, again, again.map(same, "id BIGINT, r DOUBLE")], Guarantee.AT_LEAST_ONCE)
+    planned = plan_of([wild, again, again.map(same, "id BIGINT, r DOUBLE")], LEAST)
     assert set(planned.cuts.branches) == {"map", "flat_map"}
     assert planned.cuts.ends == ("map",)
 
@@ -154,9 +157,34 @@ def test_a_second_step_of_that_kind_below_is_kept_in_the_epoch() -> None:
 def test_state_above_the_step_stays_in_the_query() -> None:
     counted = events().key_by("id").rolling(n="count(*)")
     wild = counted.map(same, "id BIGINT, r DOUBLE", deterministic=False)
-    planned = plan_of([wild, wild.where(lambda row: row.r > 1)], Guarantee.AT_LEAST_ONCE)
+    planned = plan_of([wild, wild.where(lambda row: row.r > 1)], LEAST)
     assert planned.cuts.branches == {"map": 2}
     assert "rolling" not in planned.cuts.below
+
+
+def test_a_branch_that_asks_for_the_time_of_the_epoch_is_refused() -> None:
+    """A batch over kept rows has another time than the query, and than the batch of a replay."""
+    wild = WILD["select"]()
+    for column in ("current_timestamp()", "localtimestamp()", "unix_timestamp()"):
+        with pytest.raises(BadJob, match=r"select 'select-2' behind it has to be a part of the query"):
+            plan_of([wild.select("id", now=column).where(lambda row: True), wild.map(same, ROW)], LEAST)
+    in_query = wild.select("id", "r", "at", age="unix_timestamp(at)")
+    assert plan_of([in_query.where(lambda row: True), wild.map(same, ROW)], LEAST).cuts.branches == {"select": 2}
+
+
+@pytest.mark.parametrize("steps", ["one", "two", "beside state"])
+def test_dead_letters_are_no_branch(steps: str) -> None:
+    tame = events().map(same, ROW)
+    wild = tame.map(same, ROW, deterministic=False)
+    if steps == "two":
+        wild = wild.map(same, ROW, deterministic=False)
+    rows = [wild, wild.map(same, ROW)]
+    if steps == "beside state":
+        rows.append(other_events().map(same, ROW).key_by("id").rolling(n="count(*)"))
+    planned = plan_of(rows, LEAST, dead_letters=KafkaSink(topic="letters", servers="h:1"))
+    last = "map-3" if steps == "two" else "map-2"
+    assert planned.cuts.branches == {last: 2}
+    assert planned.cuts.ends == (last,)
 
 
 def test_real_time_mode_has_no_epoch_to_keep_rows_in() -> None:
