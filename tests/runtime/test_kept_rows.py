@@ -88,6 +88,7 @@ def test_a_step_with_two_places_in_the_compiled_plan_is_found_whatever_the_plann
     assert "test_kept_rows.py:" in broken.value.where
 
 
+@pytest.mark.slow
 def test_an_event_that_fails_in_one_branch_is_a_dead_letter_once(tmp_path: Path) -> None:
     wild = events().map(chance, MADE, deterministic=False)
     sinks = [MemorySink(), MemorySink(), MemorySink()]
