@@ -269,7 +269,8 @@ class Stream:
     def processing_time(self) -> Stream:
         """Tell the time by the clock: an event belongs to the moment at which the epoch that reads it was planned.
 
-        No event is late: the time of a job never goes back. While the clock of the machine is behind, it stands still.
+        No event is late: the time of a job never goes back. While the clock of the machine is behind, it goes at
+        half speed.
         """
         return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=arrival_time()))
 

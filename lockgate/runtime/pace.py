@@ -63,6 +63,8 @@ class Pace:
             if epoch.is_full:  # offsets without events, of transactions that were aborted: nothing to be careful with
                 self._change(_GROWTH_MAX)
             return self.rows
+        if epoch.seconds <= 0:  # less than a millisecond, or not reported: what a row costs is unknown
+            return self.rows
         self._seen += 1
         if self._seen <= _COLD:
             return self.rows

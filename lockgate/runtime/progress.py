@@ -99,7 +99,7 @@ class Watcher:
 def _place(report: Mapping[str, Any]) -> tuple[str, int, bool]:
     """Where a report stands among the others: Spark's times are ISO-8601 in UTC, so their text is in order.
 
-    Time may stand still. Then what an epoch tells stands behind what was said while it had nothing to run for.
+    Two may have the same time. Then what an epoch reports is newer than what was reported before it had data.
     """
     return report["timestamp"], report["batchId"], is_epoch(report)
 

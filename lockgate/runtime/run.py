@@ -244,15 +244,17 @@ class Run:
 
     def _look_at_clock(self, report: dict[str, Any]) -> None:
         """Warn once when the machine's clock is behind the job's time, and again only after it was right."""
-        behind = behind_job(report, datetime.now(UTC))
-        is_behind = behind > _CLOCK_TOLERANCE
+        behind = timedelta(seconds=behind_job(report, datetime.now(UTC)) // timedelta(seconds=1))
+        is_behind = behind >= _CLOCK_TOLERANCE
         if is_behind and not self._is_clock_behind:
             log.warning(
                 "job %s: the clock of this machine is %s behind the time of the last epoch. No event is lost, but the"
-                " job's time stands still until the clock is there: windows in processing time, timers, time to live"
-                " and idle= wait. Check the clock of this machine, and that of the machine on which the job ran before",
+                " job's time goes at half speed for about %s: epochs, windows in processing time, timers, time to live"
+                " and idle= take twice as long. Check the clock of this machine, and that of the machine on which the"
+                " job ran before",
                 self.job.name,
-                as_people_text(timedelta(seconds=behind // timedelta(seconds=1))),
+                as_people_text(behind),
+                as_people_text(2 * behind),
             )
         self._is_clock_behind = is_behind
 

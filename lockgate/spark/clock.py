@@ -4,10 +4,13 @@ Spark asks a clock for the time of an epoch and logs the answer with its offsets
 and `max_ahead` all go by it. Its own clock is that of the machine, which may step back while the job runs, or be behind
 when the job goes on elsewhere: events would be late for windows that have closed.
 
-    time of an epoch              the later one of the machine's time and the time of the epoch before
+    time of an epoch              the time of the machine, and never before the time of the epoch before
     at a start                    the epoch before is the newest that the checkpoint has
     an epoch that is repeated     has the time that is logged with it; Spark does not ask
-    the machine is behind         time stands still until the machine is there; epochs run as often as before
+    the machine is behind         time goes at half speed until the machine has caught up
+
+Time must not stop. Spark asks the same clock how long an epoch took, when the next one is due, and whether an idle
+query has to report: without time a healthy job looks stuck, and epochs grow without limit.
 
 The clock is a class in the JVM, because Spark asks it many times in an epoch. Lockgate ships no jar, so the compiler
 that Spark has for its own generated code makes it.
@@ -23,32 +26,45 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Spark's own clock waits until the machine shows a time: after a step back of an hour it would sleep for an hour. Who
-# stops a query interrupts its thread; Spark looks whether it is stopped when the wait is over.
+# `last` is the job's time at the moment `at` of the JVM's timer, which does not step when the machine's clock does.
+# Spark interrupts the thread of a query that it stops; like the wait of Spark's own clock, ours then raises.
 _JAVA = """
 public class %(name)s implements org.apache.spark.util.Clock {
     private org.apache.spark.util.Clock machine = new org.apache.spark.util.SystemClock();
     private long last = 0;
+    private long at = System.nanoTime();
 
     public void setMachine(org.apache.spark.util.Clock clock) { machine = clock; }
 
-    public synchronized void goOnFrom(long millis) { last = Math.max(last, millis); }
+    public synchronized void goOnFrom(long millis) {
+        if (millis > last) {
+            last = millis;
+            at = System.nanoTime();
+        }
+    }
 
     public synchronized long getTimeMillis() {
-        last = Math.max(last, machine.getTimeMillis());
+        long half = (System.nanoTime() - at) / 2000000L;
+        long there = machine.getTimeMillis();
+        if (there >= last + half) {
+            last = there;
+            at = System.nanoTime();
+        } else {
+            last += half;
+            at += half * 2000000L;  // what is left of a millisecond counts the next time
+        }
         return last;
     }
 
     public long nanoTime() { return machine.nanoTime(); }
 
-    public long waitTillTime(long target) {
-        long end = System.nanoTime() + (target - getTimeMillis()) * 1000000L;
-        long left = end - System.nanoTime();
-        while (left > 0 && !Thread.interrupted()) {
-            java.util.concurrent.locks.LockSupport.parkNanos(left);
-            left = end - System.nanoTime();
+    public long waitTillTime(long target) throws InterruptedException {
+        long now = getTimeMillis();
+        while (now < target) {
+            Thread.sleep(target - now);
+            now = getTimeMillis();
         }
-        return getTimeMillis();
+        return now;
     }
 }
 """

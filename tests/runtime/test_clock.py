@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from lockgate import (
@@ -31,6 +32,7 @@ from lockgate.errors import Failed
 from lockgate.spark.clock import job_clock
 from lockgate.spark.stepping import Stepper
 from support.runs import live, reports_of, run_to_the_end, start, wait_for_run
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -171,21 +173,46 @@ def test_on_a_machine_whose_clock_is_behind_no_event_is_late(tmp_path: Path, cap
     assert len(warned) == 1
 
 
-def test_the_time_of_a_job_stands_still_while_the_clock_of_its_machine_steps_back(spark: SparkSession) -> None:
+def test_the_time_of_a_job_goes_at_half_speed_until_the_clock_of_its_machine_has_caught_up(
+    spark: SparkSession,
+) -> None:
     jvm: Any = spark.sparkContext._jvm
     other, clock = job_clock(spark), job_clock(spark)  # a process may run several jobs
-    other.goOnFrom(10_000)
-    machine = jvm.org.apache.spark.util.ManualClock(5_000)
+    other.goOnFrom(10**15)
+    machine = jvm.org.apache.spark.util.ManualClock(3_600_000)
     clock.setMachine(machine)
-    told = []
-    for moment in (6_000, 2_000, 5_999, 6_001):
-        machine.setTime(moment)
-        told.append(clock.getTimeMillis())
-    clock.goOnFrom(7_000)
-    assert [*told, clock.getTimeMillis()] == [6_000, 6_000, 6_000, 6_001, 7_000]
+    assert clock.getTimeMillis() == 3_600_000
+    machine.setTime(1_000)  # this machine never gets there
     before = time.monotonic()
-    clock.waitTillTime(7_050)  # what is left of an epoch passes, though this machine never gets there
-    assert 0.05 <= time.monotonic() - before < 5
+    began = clock.getTimeMillis()
+    within = time.monotonic()
+    reached = clock.waitTillTime(began + 50)
+    least, most = (time.monotonic() - within) * 1000, (time.monotonic() - before) * 1000
+    ended = clock.getTimeMillis()
+    assert 3_600_000 <= began < began + 50 <= reached <= ended
+    assert reached - began <= most / 2 + 1
+    assert ended - began >= least / 2 - 1
+    for moment in (7_200_000, 7_200_001):  # the machine is ahead again
+        machine.setTime(moment)
+        assert clock.getTimeMillis() == moment
+    clock.goOnFrom(9_000_000)
+    clock.goOnFrom(8_000_000)
+    assert clock.getTimeMillis() >= 9_000_000
+
+    here = jvm.java.lang.System
+    clock = job_clock(spark)
+    clock.goOnFrom(here.currentTimeMillis() + 300)
+    assert clock.getTimeMillis() > here.currentTimeMillis()
+    wait_for("the machine to catch up", lambda: clock.getTimeMillis() <= here.currentTimeMillis())
+
+
+def test_who_stops_a_query_ends_the_wait_of_its_clock(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    clock, thread = job_clock(spark), jvm.java.lang.Thread.currentThread()
+    thread.interrupt()
+    with pytest.raises(Py4JJavaError, match="InterruptedException"):
+        clock.waitTillTime(clock.getTimeMillis() + 60_000)
+    assert not thread.isInterrupted()
 
 
 @dataclass(frozen=True)

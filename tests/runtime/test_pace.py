@@ -91,6 +91,14 @@ def test_an_empty_epoch_says_nothing_and_is_none_of_the_first_ones() -> None:
     assert one.rows == 10_000
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_an_epoch_without_a_duration_says_nothing_and_is_none_of_the_first_ones(seconds: float) -> None:
+    one = pace()
+    for _ in range(20):
+        assert one.take(Took(10_000, seconds, is_full=True)) == 10_000
+    assert one.take(Took(10_000, 60.0, is_full=True)) == 10_000
+
+
 def test_offsets_without_events_are_passed_quickly() -> None:
     one = pace()
     for _ in range(10):
