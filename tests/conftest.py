@@ -8,8 +8,9 @@ Rings (docs: CONTRIBUTING.md):
     prove       large numbers of kills
 
 Tests that use the Spark session are dealt to one process, so that no other one starts a JVM. Those that `make test`
-leaves out take longer than all others together, so they are dealt to two processes, file by file. The other tests of a
-file stay together, because they share what the file has started. Services are started once for all processes.
+leaves out take longer than all others together, so they are dealt to two processes, file by file. A file with a group
+of its own (`xdist_group`) goes to a third one. The other tests of a file stay together, because they share what the
+file has started. Services are started once for all processes.
 """
 
 import os
@@ -61,16 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist writes the group of a test behind its name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses Spark, and start with tests that take long: small ones fill the gaps in the end."""
-    left_out = [item for item in items if uses_spark(item) and is_left_out(item)]
+    spark = [item for item in items if uses_spark(item) and item.get_closest_marker("xdist_group") is None]
+    left_out = [item for item in spark if is_left_out(item)]
     groups = {"spark-1": 0, "spark-2": 0}
     group_of: dict[Path, str] = {}
     for file, count in Counter(item.path for item in left_out if not item.get_closest_marker("prove")).most_common():
         group_of[file] = min(groups, key=groups.__getitem__)
         groups[group_of[file]] += count
-    for item in items:
-        if uses_spark(item):
-            group = group_of.get(item.path, "spark-1") if is_left_out(item) else "spark"
-            item.add_marker(pytest.mark.xdist_group(group))
+    for item in spark:
+        group = group_of.get(item.path, "spark-1") if is_left_out(item) else "spark"
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: (not uses_spark(item), item.get_closest_marker("system") is None))
 
 

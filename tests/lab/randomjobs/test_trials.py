@@ -7,6 +7,9 @@ from lockgate.lab.randomjobs.hunt import Tally, hunt
 from lockgate.lab.randomjobs.jobfile import events_text, job_text
 from lockgate.lab.randomjobs.trial import run_trial
 
+# As long as many other tests together, so it has a process of its own.
+pytestmark = pytest.mark.xdist_group("trials")
+
 
 def run_jobs(first_seed: int, runs: int) -> Tally:
     """Draw jobs until so many have run; the first violation ends it."""
