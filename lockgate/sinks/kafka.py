@@ -189,7 +189,10 @@ class KafkaSink(Sink):
             return None
         limits = find_time_limits(self.servers, self.topic, where=where, client=self.client)
         at = self.columns(rows, within=within, where=where)["timestamp"]
-        clock = F.current_timestamp()  # of the epoch: an epoch that is repeated refuses the same rows
+        # Of the epoch, so an epoch that is repeated refuses the same rows. If the query ends at rows that are kept
+        # (`find_cuts`), this runs in a batch and the clock is that of the batch: a repeat may refuse other rows. Within
+        # a try no row is both sent and refused, because the result is kept too.
+        clock = F.current_timestamp()
         ahead_ms = F.unix_millis(at) - F.unix_millis(clock)
         reason = F.when(F.lit(False), F.lit(""))
         for limit, distance_ms, direction in (

@@ -311,8 +311,11 @@ def refuse_times(
                 f"the time of a record {key_text(key)}, {at}Z, is too far"
                 f" {direction} the clock: the topic takes {limit} ms",
                 where=f"column {' or '.join(columns)}, topic {place[0]!r}, partition {place[1]}, {where}",
-                fix=f"correct the column, or raise message.timestamp.{setting}.max.ms of the topic; with dead_letters="
-                " such events become dead letters, and all others go on",
+                fix=f"correct the column, or raise message.timestamp.{setting}.max.ms of the topic; a job without"
+                " dead_letters= can declare it, and such events become dead letters. A job that has it compares with"
+                " the clock of the epoch, and this is the clock of the machine: if the epoch was planned long ago,"
+                " lockgate checkpoints rollback FILE --uncommitted plans it again, by the clock of now; else compare"
+                " the clocks of the machines",
             )
 
 
