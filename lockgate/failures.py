@@ -24,12 +24,21 @@ _GAP = re.compile(
     r"Reason:\s*(.*?)(?=\s*(?:SQLSTATE|\n\s*at |\n\n|\Z))",
     re.DOTALL,
 )
+_NO_GAP = re.compile(r"offset was changed|have been deleted")
+"""The end of a partition went back, or the partition is gone: no position is before a first record."""
+
 _EXCERPT = 200
 
 GAP_CHOICES = (
     "choose: bring the records back with their offsets, from a copy of the topic, and raise its retention; or skip"
     " exactly these, noted in the ledger: lockgate run FILE --accept-gap; or begin again with all that the source still"
     " has, which doubles what is committed: lockgate run FILE --new-life"
+)
+NO_GAP_CHOICES = (
+    "there is no gap that could be skipped: look at the topic, its partitions and their leaders. Then choose: bring the"
+    " records back with their offsets, and run the job again; or, if the job has a ledger, plan the epoch again by what"
+    " the topic has now: lockgate checkpoints rollback FILE --uncommitted; or begin again with all that the source"
+    " still has, which doubles what is committed: lockgate run FILE --new-life"
 )
 
 TRIED = "lockgate.tried"
@@ -136,7 +145,7 @@ def _find_gap(message: str) -> RecordsGone | None:
     return RecordsGone(
         f"Records that are not read yet are not in Kafka any more: {' '.join(found[1].split())}",
         where="a Kafka source of the query",
-        fix=GAP_CHOICES,
+        fix=NO_GAP_CHOICES if _NO_GAP.search(found[1]) else GAP_CHOICES,
     )
 
 

@@ -12,6 +12,7 @@ import lockgate.errors
 from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, RecordsGone, Refused, UnparsableValue
 from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure
 from lockgate.kafka.writer import RecordRefused
+from lockgate.runtime.writestream import fit_to_program
 from lockgate.sinks.kafkatask import PartitionShared
 
 FAILURE = RowFailure(
@@ -47,6 +48,38 @@ def test_records_that_spark_misses_are_told_without_its_advice_to_skip_them() ->
     )
     assert "failOnDataLoss" not in str(found)
     assert "--accept-gap" in found.fix
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Partition t-0 offset was changed from 10 to 5.",
+        "Partition t-0's offset was changed from 10 to 5, some data may have been missed",
+        "Partitions t-1 have been deleted.",
+    ],
+)
+def test_what_is_missing_and_is_no_gap_has_choices_of_its_own(reason: str) -> None:
+    text = (
+        f"Some data may have been lost because they are not available in Kafka any more; either ...\nReason: {reason}"
+    )
+    found = find_error(wrapped(f"{text} SQLSTATE: 22000"))
+    assert isinstance(found, RecordsGone)
+    assert reason in found.what
+    assert "--accept-gap" not in found.fix
+    assert all(choice in found.fix for choice in ("leaders", "rollback FILE --uncommitted", "--new-life"))
+
+
+def test_a_program_gets_choices_that_it_has() -> None:
+    text = (
+        "Some data may have been lost because they are not available in Kafka any more; either ...\nReason: it is gone"
+    )
+    found = fit_to_program(find_error(wrapped(text)))
+    assert isinstance(found, RecordsGone)
+    assert "startingOffsets" in found.fix
+    assert "lockgate run" not in found.fix
+    other = EpochFailed("what", where="where", fix="fix")
+    assert fit_to_program(other) is other
+    assert fit_to_program(None) is None
 
 
 @given(what=texts, where=texts, fix=texts)

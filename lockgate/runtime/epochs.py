@@ -140,12 +140,7 @@ class EpochWriter:
         found = error if isinstance(error, LockgateError) else find_error(str(error))
         if not isinstance(found, RecordsGone):
             return None
-        try:
-            if self.gaps is not None and found is not error:
-                self.gaps.look(epoch)
-        except LockgateError as exact:
-            return exact if isinstance(exact, RecordsGone) else found
-        return found
+        return found if self.gaps is None else self.gaps.explain(found, epoch)
 
     def _write(self, rows: DataFrame, epoch: int) -> None:
         if self.has_late:

@@ -11,7 +11,8 @@ planned, so the checkpoint keeps that digest, and the move of the offsets is the
     0  claim the ledgers      fences older drivers; refused if the epoch that is planned is committed in one of them
     1  note the gap           with both digests; it counts for nothing until the offsets are moved
     2  give up the plan       of the epoch behind it, with the state that its tasks may have stored
-    3  move the offsets       one file is replaced, as a whole: from here on the gap is accepted
+    3  move the offsets       one file is replaced, as a whole: from here on the gap is accepted. An earlier note of the
+                              same epoch says nothing now, so the new note has its gaps too
     4  claim the ledgers      again, now with the gap; every later claim and commit carries it too
 
 A process that dies before 3 leaves the old position, and the job stops at the gap again. One that dies after it leaves
@@ -31,8 +32,8 @@ from datetime import UTC, datetime
 
 from lockgate.commit.ledger import Gap
 from lockgate.commit.permits import Place
-from lockgate.errors import RecordsGone
-from lockgate.failures import GAP_CHOICES
+from lockgate.errors import LockgateError, RecordsGone
+from lockgate.failures import GAP_CHOICES, NO_GAP_CHOICES
 from lockgate.kafka.reading import read_starts
 from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
 from lockgate.kafka.wire import connect
@@ -89,6 +90,18 @@ class Gaps:
         if gaps:
             raise self._error(gaps, "")
 
+    def explain(self, found: RecordsGone, epoch: int) -> RecordsGone:
+        """What an epoch could not read, with all that is known of it: a gap, or something that cannot be accepted."""
+        try:
+            self.look(epoch)
+        except RecordsGone as exact:
+            return exact
+        except LockgateError:  # nothing is known: the brokers do not answer
+            return found
+        is_compared = self._steps.keys() <= {topic for topics in self._at.values() for topic in topics}
+        fix = NO_GAP_CHOICES if is_compared or found.fix == NO_GAP_CHOICES else _BEGIN_AGAIN + _NEW_LIFE
+        return RecordsGone(found.what, where=found.where, fix=fix)
+
     def accept(self, gaps: Sequence[Gap], commits: Commits) -> None:
         """Go on behind these gaps."""
         checkpoint, last = self._checkpoint, self._last()
@@ -107,13 +120,16 @@ class Gaps:
         digest = checkpoint.digest(last)
         assert digest is not None
         # 1.
-        accepted = Accepted(last, digest, moved=hashlib.sha256(moved).hexdigest(), gaps=tuple(gaps))
-        tree.write(ACCEPTED, _as_json([*checkpoint.accepted(), accepted]))
+        noted = checkpoint.accepted()
+        earlier = [gap for one in noted if one.epoch == last and not checkpoint.is_pending(one) for gap in one.gaps]
+        accepted = Accepted(last, digest, moved=hashlib.sha256(moved).hexdigest(), gaps=(*earlier, *gaps))
+        tree.write(ACCEPTED, _as_json([*noted, accepted]))
         # 2. Tasks of the planned epoch may have stored state, of other events than it will have.
         if upcoming.is_planned:
             remove_all(tree, later_files(look_at(tree), last, keeps_next=False))
         # 3.
         tree.replace(f"offsets/{last}", moved)
+        self._forget_pending()  # when Spark removes the file of offsets, the earlier note would count once more
         # 4.
         upcoming = next_epoch(checkpoint)
         assert upcoming is not None
@@ -127,8 +143,9 @@ class Gaps:
         return -1 if upcoming is None else upcoming.epoch.number - 1
 
     def _forget_pending(self) -> None:
-        accepted = self._checkpoint.accepted()
-        kept = [one for one in accepted if not self._checkpoint.is_pending(one)]
+        """Drop what counts for nothing: its process died, a later note has its gaps, or its epoch was rolled back."""
+        accepted, newest = self._checkpoint.accepted(), max(self._checkpoint.epochs("offsets"), default=-1)
+        kept = [one for one in accepted if one.epoch <= newest and not self._checkpoint.is_pending(one)]
         if kept != accepted:
             open_tree(self._checkpoint.root, self._checkpoint.spark).write(ACCEPTED, _as_json(kept))
 

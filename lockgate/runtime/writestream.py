@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
-from lockgate.errors import BadJob, BadMachine, Refused
+from lockgate.errors import BadJob, BadMachine, LockgateError, RecordsGone, Refused
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import RunningQuery, running_query
 from lockgate.runtime.lifecycle.holding import Hold, hold
@@ -145,13 +145,27 @@ def write_stream(
             # The query ends with it. Whoever has seen that may want to change the checkpoint at once.
             if (holding := held[query.run]) is not None:
                 holding.close()
-            told = kafka.first_error(error)
+            told = fit_to_program(kafka.first_error(error))
             if told is not None and told is not error:
                 raise told from error
             raise
 
     writer = dataframe.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     return writer.foreachBatch(write)
+
+
+def fit_to_program(error: LockgateError | None) -> LockgateError | None:
+    """An error with a fix that a program has, which has no command line of Lockgate's."""
+    if not isinstance(error, RecordsGone):
+        return error
+    return RecordsGone(
+        error.what,
+        where=error.where,
+        fix="look at the topic, its partitions and their leaders. Then choose: bring the records back with their"
+        " offsets, from a copy of the topic, and raise its retention; or start the query with a new checkpoint, another"
+        " name= and the option startingOffsets: the first records that are left, and for all other partitions the"
+        " offsets of the old checkpoint. State begins empty then",
+    )
 
 
 def _let_workers_find_us(context: SparkContext, where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from pyspark.sql import SparkSession
 from kafka import KafkaAdminClient, TopicPartition
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Run, stream
 from lockgate.commit.ledger import Entry, Gap
-from lockgate.errors import FunctionFailed, RecordsGone
+from lockgate.errors import FunctionFailed, RecordsGone, Unreachable
 from lockgate.kafka.ledgertopic import LedgerTopic
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.wire import connect
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.checksums import checksum_of
 from lockgate.runtime.commits import Commits
+from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.lifecycle.tree import LocalTree
 from support.checkpoints import make_logs
@@ -106,6 +108,92 @@ def test_a_process_that_dies_while_a_gap_is_accepted_leaves_the_old_position_or_
     assert changes >= 3
     assert checkpoint.epochs("offsets") == [0, 1, 2]
     assert position == {**before, place: gap.end}
+
+
+def test_a_second_gap_behind_the_same_epoch_keeps_the_first(tmp_path: Path) -> None:
+    checkpoint, gaps = at_a_gap(tmp_path)
+    first, second, third = (Gap("in", 0, start, end, epoch=2, at="") for start, end in [(35, 38), (38, 44), (44, 45)])
+    digest = checkpoint.digest(2)
+    for accepted, known in ((first, (first,)), (second, (first, second)), (third, (first, second, third))):
+        gaps.accept([accepted], Commits())
+        assert checkpoint.gaps() == known
+        gaps.check(is_accepting=False)
+        assert checkpoint.gaps() == known
+        assert checkpoint.kafka_offsets(2)["in", 0] == accepted.end
+        assert checkpoint.digest(2) == digest  # by which ledgers know the epoch
+    gaps.accept([replace(first, partition=1)], Commits())
+    for name in ("offsets/2", checksum_of("offsets/2")):  # as Spark removes old epochs
+        (tmp_path / name).unlink(missing_ok=True)
+    assert checkpoint.gaps() == (first, second, third, replace(first, partition=1))
+
+
+def test_a_second_gap_whose_process_dies_leaves_the_first(tmp_path: Path) -> None:
+    first, second = (Gap("in", 0, start, end, epoch=2, at="") for start, end in [(35, 38), (38, 44)])
+    changes = 0
+    while True:  # die before each change of a file, one after another
+        checkpoint, gaps = at_a_gap(tmp_path / str(changes))
+        gaps.accept([first], Commits())
+        is_over = accept_until(changes, checkpoint, second)
+        found = (checkpoint.kafka_offsets(2)["in", 0], checkpoint.gaps())
+        assert found in [(38, (first,)), (44, (first, second))]
+        Gaps(checkpoint, [], where="test").check(is_accepting=False)
+        assert (checkpoint.kafka_offsets(2)["in", 0], checkpoint.gaps()) == found
+        if is_over:
+            break
+        changes += 1
+    assert changes >= 3
+
+
+def test_a_gap_behind_an_epoch_that_was_rolled_back_is_forgotten(tmp_path: Path) -> None:
+    checkpoint, gaps = at_a_gap(tmp_path)
+    gaps.accept([Gap("in", 0, 35, 38, epoch=2, at="")], Commits())
+    for log in ("commits", "offsets"):
+        (tmp_path / log / "2").unlink()
+    gaps.check(is_accepting=False)
+    assert checkpoint.gaps() == ()
+    assert checkpoint.accepted() == []
+
+
+@pytest.mark.parametrize(
+    ("client", "starts", "reason", "told"),
+    [
+        ({}, {("in", 0): 38}, "could not read", "--accept-gap"),
+        ({}, {("in", 0): 35}, "could not read", "--uncommitted"),
+        ({}, None, "could not read", "as it was"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, {}, "could not read", "bring the records back"),
+    ],
+    ids=["a gap", "no gap", "no answer", "not compared"],
+)
+def test_the_choices_behind_what_spark_could_not_read_fit_what_is_there(
+    client: dict[str, str],
+    starts: dict[tuple[str, int], int] | None,
+    reason: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = make_logs(tmp_path, planned=4, committed=3)
+
+    def look(*arguments: Any, **options: Any) -> dict[tuple[str, int], int]:
+        if starts is None:
+            raise Unreachable("no answer", where="test", fix="wait")
+        return starts
+
+    monkeypatch.setattr("lockgate.runtime.gaps.connect", lambda *arguments, **options: None)
+    monkeypatch.setattr("lockgate.runtime.gaps.read_starts", look)
+    source = KafkaSource(topic="in", servers="localhost:1", value="id INT", client=client)
+    gaps = Gaps(checkpoint, [("source 'in'", source)], where="test")
+    writer = EpochWriter(spark=None, outputs=(), gaps=gaps)  # type: ignore[arg-type]
+    found = writer._gap_behind(RecordsGone(reason, where="test", fix="as it was"), 3)
+    assert found is not None
+    assert told in found.fix
+    assert ("--accept-gap" in found.fix) is (told == "--accept-gap")
+
+
+def at_a_gap(place: Path) -> tuple[Checkpoint, Gaps]:
+    """A checkpoint whose next epoch begins at offset 35 of both partitions."""
+    checkpoint = make_logs(place, planned=3, committed=3)
+    return checkpoint, Gaps(checkpoint, [], where="test")
 
 
 def accept_until(changes: int, checkpoint: Checkpoint, gap: Gap) -> bool:
