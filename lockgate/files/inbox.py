@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -87,8 +88,79 @@ def root_of(path: str) -> str:
     """
     if not any(sign in path for sign in PATTERN):
         return plain_directory(path)
-    fixed = re.split(r"[*?\[{]", path, maxsplit=1)[0]
-    return plain_directory(fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else "."))
+    fixed = _fixed(path)
+    return plain_directory(fixed[:-1] or fixed or ".")
+
+
+def names_below(path: str) -> re.Pattern[str]:
+    """What the names of the files of a path match, below `root_of(path)`.
+
+    >>> names = names_below("/in/{20*,new}/x?")
+    >>> [bool(names.match(name)) for name in ("2026/x1/a", "new/x1", "old/x1/a", "20/26/x1/a", "2026/x10/a")]
+    [True, True, False, False, False]
+    """
+    if not any(sign in path for sign in PATTERN):
+        return re.compile("")
+    below = path[len(_fixed(path)) :]
+    return re.compile(f"(?:{'|'.join(_as_regex(one) for one in _alternatives(normpath(below)))})(?:/|$)")
+
+
+def may_overlap(path: str, other: str) -> bool:
+    """Could a file belong to both paths, which may be patterns? If unsure, yes.
+
+    >>> may_overlap("/in", "/in/sub"), may_overlap("/in", "/in2")
+    (True, False)
+    >>> may_overlap("/in/*/orders", "/in/*/pay"), may_overlap("/in/*/orders", "/in/a")
+    (False, True)
+    """
+    return any(all(map(_may_be_same, one, two)) for one in _folders(path) for two in _folders(other))
+
+
+def _folders(path: str) -> list[list[str]]:
+    """The names of the folders of a path; several if it has alternatives."""
+    if not is_local(path):
+        path = path.replace(":///", "://*/", 1)  # the default file system, which may be any
+        return [one.rstrip("/").split("/") for one in _alternatives(path)]
+    below = normpath(path[len(_fixed(path)) :]) if any(sign in path for sign in PATTERN) else ""
+    return [one.rstrip("/").split("/") for one in _alternatives(f"{root_of(path).rstrip('/')}/{below}")]
+
+
+def _may_be_same(name: str, other: str) -> bool:
+    has_signs = [any(sign in one for sign in PATTERN) for one in (name, other)]
+    if name == other or all(has_signs):
+        return True
+    pattern, plain = (name, other) if has_signs[0] else (other, name)
+    return re.fullmatch(_as_regex(pattern), plain) is not None
+
+
+def _fixed(path: str) -> str:
+    """The part of a pattern before the first folder that has a sign."""
+    before = re.split(r"[*?\[{]", path, maxsplit=1)[0]
+    return before[: before.rfind("/") + 1]
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """A pattern without braces, once for each choice: they may have a slash in them."""
+    group = re.search(r"\{([^{}]*)\}", pattern)
+    if group is None:
+        return [pattern]
+    before, after = pattern[: group.start()], pattern[group.end() :]
+    return [one for choice in group[1].split(",") for one in _alternatives(f"{before}{choice}{after}")]
+
+
+def _as_regex(pattern: str) -> str:
+    """A pattern without braces, as Hadoop understands it: no sign stands for a slash."""
+
+    def translate(found: re.Match[str]) -> str:
+        sign = found[0]
+        if sign in ("*", "?"):
+            return "[^/]*" if sign == "*" else "[^/]"
+        if sign.startswith("[") and len(sign) > 1:
+            inside = found[2].replace("[", r"\[")
+            return f"(?!/)[{'^' if found[1] else ''}{inside}]"
+        return re.escape(sign[1:] if sign.startswith("\\") and len(sign) > 1 else sign)
+
+    return re.sub(r"\[([!^]?)([^\]]+)\]|\\.|.", translate, pattern, flags=re.DOTALL)
 
 
 def look_below(paths: Iterable[str], spark: SparkSession) -> Look:

@@ -841,7 +841,9 @@ def _source_files(checkpoint: Checkpoint, planned: Plan, sources: SourceList) ->
         if isinstance(node.step, Read) and isinstance(node.step.source, FileSource)
     ]
     has_ledger = any(is_exact(planned.logical, node) for node in planned.logical.nodes)
-    return SourceFiles(checkpoint, directories, is_exact=has_ledger, job=planned.job.name) if directories else None
+    if not directories:
+        return None
+    return SourceFiles(checkpoint, directories, is_exact=has_ledger, job=planned.job.name, now=time.time)
 
 
 def _gaps(checkpoint: Checkpoint, planned: Plan) -> Gaps:

@@ -10,10 +10,10 @@ again, and an epoch that is replayed would have other rows. So:
     an epoch is replayed            its files must be as they were noted. If no output has a ledger they may have
                                     changed: nothing of the epoch counts yet, and it is read as it is now
 
-A file may go when its epoch is committed. What is gone is remembered until it is 30 days older than the newest file
-that was read and no epoch that can be gone back to has it; then Spark forgets it, and so do its log and these notes. A
-file that comes with such an old time might be one of those: Spark passes over it in silence, so the job stops and names
-it.
+A file may go when the epochs of all passes that read it are committed. What is gone is remembered until it is 30 days
+older than the newest file that was read and no epoch that can be gone back to has it; then Spark forgets it, and so do
+its log and these notes. A file that comes with such an old time might be one of those: Spark passes over it in silence,
+so the job stops and names it. After a file of the future, all others would be so old: it is refused before it is read.
 
     described/files/epochs/N    the files of epoch N: path, bytes, modified_ms; a line of JSON each
     described/files/known       those of many epochs, with the epoch
@@ -26,16 +26,28 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from lockgate.errors import Failed, Refused, SourceChanged, Unreachable
-from lockgate.files.inbox import Facts, look_at, look_below, move, plain_directory, plain_path, remove, root_of
+from lockgate.files.inbox import (
+    Facts,
+    look_at,
+    look_below,
+    may_overlap,
+    move,
+    names_below,
+    plain_directory,
+    plain_path,
+    remove,
+    root_of,
+)
 from lockgate.files.system import as_os_error
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.logs import read_offsets, read_source_log
@@ -53,6 +65,7 @@ _PAUSE_SECONDS = 5.0
 _PAUSE_SHARE, _PAUSE_SHARE_EPOCH = 20, 4
 _UNKNOWN_BYTES = -1  # of a file that was read before sizes were noted
 _UNKNOWN_EPOCH = -1
+_AHEAD_MS = timedelta(days=1) // timedelta(milliseconds=1)
 _REMEMBERED_MS = REMEMBERED // timedelta(milliseconds=1)
 _RESET = "or begin again with everything: lockgate run --new-life"
 
@@ -65,22 +78,27 @@ class ReadDirectory:
     where: str
     passes: int  # how often the query reads it
 
-    @property
+    @cached_property
     def root(self) -> str:
         """The directory below which its files lie."""
         return root_of(self.source.path)
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        return names_below(self.source.path)
 
     def has(self, path: str) -> bool:
         """Does a file lie there?"""
         return self.name_of(path) is not None
 
     def name_of(self, path: str) -> str | None:
-        """The name of a file below the directory; None if it lies elsewhere."""
+        """The name of a file below the directory; None if the source does not read it."""
         root = f"{self.root.rstrip('/')}/"
         if ":///" in root:  # of the default file system, whose address Spark adds
             scheme, _, rest = path.partition("://")
             path = f"{scheme}:///{rest.partition('/')[2]}"
-        return path.removeprefix(root) if path.startswith(root) else None
+        name = path.removeprefix(root)
+        return name if path.startswith(root) and self._names.match(name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +120,7 @@ class _Log:
 
     paths: dict[str, int] = field(default_factory=dict)  # with their place in its log
     newest_ms: int = -1
+    newest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +135,19 @@ class SourceFiles:
     """Those of a job."""
 
     def __init__(
-        self, checkpoint: Checkpoint, directories: Sequence[ReadDirectory], *, is_exact: bool, job: str
+        self,
+        checkpoint: Checkpoint,
+        directories: Sequence[ReadDirectory],
+        *,
+        is_exact: bool,
+        job: str,
+        now: Callable[[], float],
     ) -> None:
         """Look at nothing yet.
 
         Args:
             is_exact: must an epoch that is replayed have the very rows that it had?
+            now: the clock, in seconds since 1970.
         """
         assert checkpoint.spark is not None
         self._spark = checkpoint.spark
@@ -130,8 +156,10 @@ class SourceFiles:
         self._directories = directories
         self._is_exact = is_exact
         self._job = job
+        self._now = now
         self._lock = threading.RLock()
         self._is_loaded = False
+        self._is_first = False  # no epoch was planned in this checkpoint
         self._known: dict[str, Known] = {}
         self._logs: dict[int, _Log] = {}
         self._current: dict[str, Facts] = {}  # of the epoch in hand
@@ -153,6 +181,7 @@ class SourceFiles:
             self._is_loaded = True
             self._refuse_disagreement()
             if self._checkpoint.query() is None:
+                self._is_first = True
                 return
             try:
                 self._load()
@@ -162,17 +191,20 @@ class SourceFiles:
     def _refuse_disagreement(self) -> None:
         for one in self._directories:
             for other in self._directories:
-                if one.root == other.root and one.source.processed != other.source.processed:
+                paths = one.source.path, other.source.path
+                if one.source.processed != other.source.processed and may_overlap(*paths):
                     raise Refused(
-                        f"two sources read {one.root}, and processed files are to become {one.source.processed} for one"
-                        f" of them and {other.source.processed} for the other",
+                        f"two sources read {paths[0]} and {paths[1]}, which may have the same files; processed ones are"
+                        f" to become {one.source.processed} for one of them and {other.source.processed} for the other",
                         where=f"{one.where}; {other.where}",
-                        fix="give both the same archive= or delete=",
+                        fix="give both the same archive= or delete=, or directories of their own",
                     )
 
     def _load(self) -> None:
         planned, committed = (self._checkpoint.epochs(log) for log in ("offsets", "commits"))
         newest = planned[-1] if planned else -1
+        self._is_first = not planned
+        has_notes = self._checkpoint.read(_KNOWN) is not None or bool(self._checkpoint.epochs(_NOTES))
         noted = self._load_notes(newest)
         replayed = newest if newest not in committed else -1
         starts = {number: first for number, (first, _) in self._ranges(replayed).items()}
@@ -183,9 +215,13 @@ class SourceFiles:
             for path, entry in logged.items():
                 before = noted.get(path)
                 if entry.batch <= end:
+                    if before is None and replayed >= 0 and entry.batch >= starts[number]:
+                        self._refuse_ahead(number, path, entry)
                     self._add(number, path, entry)
                 is_open = entry.batch > end or (replayed >= 0 and entry.batch >= starts[number])
                 if is_open and (before is None or before.epoch == replayed):
+                    if not has_notes and entry.batch <= end:  # files were not noted yet, so it may have been read
+                        before = Known(Facts(_UNKNOWN_BYTES, entry.modified_ms), replayed)
                     pending[path] = (before, entry.batch <= end)
                     continue
                 # The notes come first: Spark's log has no sizes.
@@ -193,6 +229,7 @@ class SourceFiles:
         self._to_clean = {path for path in self._known if self._is_to_clean(path)}
         now = self._look()
         self._compare(now)
+        self._forget(now)
         for path, (before, is_planned) in pending.items():
             if path in self._known:
                 continue  # another pass over the source has read it before
@@ -240,24 +277,44 @@ class SourceFiles:
         """Note the files of an epoch, before they are read; SourceChanged if one is not as it was."""
         with self._lock:
             self._current, self._is_in_hand = {}, True
+            if self._is_first:  # now a file without a note is one that was not read
+                self._tree.write(_KNOWN, b"")
+                self._is_first = False
             planned = self._files_of(epoch)
             if not any(planned.values()):
                 self._watch()
                 return
             paths = {path for entries in planned.values() for path in entries}
-            is_due = time.monotonic() - self._looked_at >= _PAUSE_SHARE_EPOCH * self._look_took
+            is_due = (
+                time.monotonic() - self._looked_at >= _PAUSE_SHARE_EPOCH * self._look_took
+                or self._notes >= _NOTES_MAX  # they are summed up, and what is gone is forgotten
+            )
             now = self._look() if is_due else look_at(paths, self._spark)
             noted = self._noted(epoch)
             for number, entries in planned.items():
                 for path, entry in entries.items():
+                    if path not in noted and path not in self._known:
+                        self._refuse_ahead(number, path, entry)
                     self._current[path] = self._check_planned(number, path, entry, now.get(path), noted)
                     self._add(number, path, entry)
-            self._keep_note(epoch)
+            self._keep_note(epoch, now)
             self._compare(now)
-            if is_due:
-                self._forget(now)
             self._trim(epoch)
             self.clean()
+
+    def _refuse_ahead(self, number: int, path: str, entry: _Logged) -> None:
+        """A file of the future, before it is read: every later one would be too old for Spark."""
+        newest_ms = self._logs[number].newest_ms if number in self._logs else -1
+        # If one of the future was read before this was checked, files need such a time to be read at all.
+        if entry.modified_ms > max(self._now() * 1000 + _AHEAD_MS, newest_ms):
+            raise SourceChanged(
+                f"file {path} has a time in the future ({_as_time(entry.modified_ms)}): when it is read, Spark takes"
+                f" files that are {REMEMBERED.days} days older than that for read, also new ones",
+                where=self._where(path),
+                fix="set the clock of this machine if it is wrong; else give the file the time of now (touch FILE);"
+                " nothing of it was read, so then plan the epoch again: lockgate checkpoints rollback FILE"
+                f" --uncommitted; {_RESET}",
+            )
 
     def _check_planned(
         self, number: int, path: str, entry: _Logged, now: Facts | None, noted: Mapping[str, Known]
@@ -332,7 +389,6 @@ class SourceFiles:
         with self._lock:
             now = self._look()
             self._compare(now)
-            self._forget(now)
             self.clean()
 
     def _look(self) -> dict[str, Facts]:
@@ -351,6 +407,7 @@ class SourceFiles:
         return found.files
 
     def _compare(self, now: Mapping[str, Facts]) -> None:
+        began = time.monotonic()
         for path, facts in now.items():
             known = self._known.get(path)
             if known is None:
@@ -359,6 +416,7 @@ class SourceFiles:
                 raise self._changed(path, known, facts)
             elif known.facts.bytes == _UNKNOWN_BYTES:
                 self._known[path] = Known(facts, known.epoch)
+        self._look_took += time.monotonic() - began
 
     def _refuse_skipped(self, path: str, facts: Facts) -> None:
         for directory in self._directories:
@@ -369,12 +427,19 @@ class SourceFiles:
                 if is_of_it and facts.modified_ms < one.newest_ms - _REMEMBERED_MS:
                     raise SourceChanged(
                         f"file {path} was not read, and its time ({_as_time(facts.modified_ms)}) is more than"
-                        f" {REMEMBERED.days} days before that of the newest file that was"
+                        f" {REMEMBERED.days} days before that of the newest file that was, {one.newest}"
                         f" ({_as_time(one.newest_ms)}): what is so old is taken for read and forgotten",
                         where=directory.where,
-                        fix="if it is new, give it the time of now (touch FILE) and it is read; if it was read, or"
-                        " should not be, move it away",
+                        fix=f"if it is new, give it {self._time_for(one)} and it is read; if it was read, or should not"
+                        " be, move it away",
                     )
+
+    def _time_for(self, one: _Log) -> str:
+        """The time that a file needs to be read, in words."""
+        if one.newest_ms - _REMEMBERED_MS < self._now() * 1000:
+            return "the time of now (touch FILE)"
+        newest = _as_time(one.newest_ms)
+        return f"the time of that file of the future, as every later one (touch -d {newest} FILE),"
 
     def _changed(self, path: str, known: Known, now: Facts) -> SourceChanged:
         return SourceChanged(
@@ -391,13 +456,14 @@ class SourceFiles:
 
     # -- what is remembered -------------------------------------------------------------------------------------------
 
-    def _keep_note(self, epoch: int) -> None:
+    def _keep_note(self, epoch: int, now: Mapping[str, Facts]) -> None:
         """Before the files are read: after a crash they are compared with it."""
         known = {path: Known(facts, epoch) for path, facts in self._current.items()}
         known = {
             path: one for path, one in known.items() if path not in self._known or self._known[path].epoch == epoch
         }
         if self._notes >= _NOTES_MAX:
+            self._forget(now)
             older = {path: one for path, one in self._known.items() if one.epoch != epoch}
             self._tree.write(_KNOWN, _as_lines(older))
             for number in self._checkpoint.epochs(_NOTES):
@@ -415,14 +481,15 @@ class SourceFiles:
     def _add(self, number: int, path: str, entry: _Logged) -> None:
         one = self._logs.setdefault(number, _Log())
         one.paths.setdefault(path, entry.batch)
-        one.newest_ms = max(one.newest_ms, entry.modified_ms)
+        if entry.modified_ms > one.newest_ms:
+            one.newest_ms, one.newest = entry.modified_ms, path
 
     def _forget(self, now: Mapping[str, Facts]) -> None:
         """Forget what is gone, is forgotten by Spark too, and belongs to no epoch that can be gone back to."""
-        gone = self._known.keys() - now.keys() if self._logs else ()
-        if not gone:
-            return
-        kept = self._ends(min(self._checkpoint.epochs("offsets"), default=-1))
+        began = time.monotonic()
+        horizon = max((one.newest_ms for one in self._logs.values()), default=-1) - _REMEMBERED_MS
+        gone = [path for path, one in self._known.items() if one.facts.modified_ms < horizon and path not in now]
+        kept = self._ends(min(self._checkpoint.epochs("offsets"), default=-1)) if gone else {}
         for path in gone:
             readers = [(number, one) for number, one in self._logs.items() if path in one.paths]
             if all(
@@ -433,6 +500,7 @@ class SourceFiles:
                 del self._known[path]
                 for _, one in readers:
                     del one.paths[path]
+        self._look_took += time.monotonic() - began
 
     def _trim(self, epoch: int) -> None:
         """Take what is forgotten out of the newest summaries of Spark's log, which else hold every path forever.
@@ -518,10 +586,13 @@ class SourceFiles:
     def _is_to_clean(self, path: str) -> bool:
         return any(one.has(path) and one.source.processed != KEPT for one in self._directories)
 
-    def _directory_of_done(self, path: str) -> ReadDirectory | None:
-        """The directory of a file that all passes over it have read; None if one has not."""
+    def _directory_of_done(self, path: str, ends: Mapping[int, int]) -> ReadDirectory | None:
+        """The directory of a file that all passes over it have read in epochs up to `ends`; None if one has not."""
         found = [one for one in self._directories if one.has(path)]
-        readers = sum(path in one.paths for one in self._logs.values())
+        # An epoch that is only planned has its files in these logs too.
+        readers = sum(
+            one.paths[path] <= ends.get(number, -1) for number, one in self._logs.items() if path in one.paths
+        )
         return found[0] if readers >= sum(one.passes for one in found) else None
 
     def clean(self) -> None:
@@ -530,10 +601,11 @@ class SourceFiles:
             return
         with self._lock:
             last = max(self._checkpoint.epochs("commits"), default=-1)
+            ends = self._ends(last)
             done = [path for path in self._to_clean if path in self._known and self._known[path].epoch <= last]
             now = look_at(done, self._spark)
             for path in done:
-                directory, known = self._directory_of_done(path), self._known[path]
+                directory, known = self._directory_of_done(path, ends), self._known[path]
                 if directory is None:
                     continue
                 if path in now and not known.is_like(now[path]):
@@ -549,13 +621,21 @@ class SourceFiles:
                 self._to_clean.discard(path)
 
     def _clean(self, path: str, directory: ReadDirectory, known: Known) -> None:
-        if directory.source.archive is None:
+        if directory.source.delete:
             remove(path, self._spark)
+        if directory.source.archive is None:
             return
         name = directory.name_of(path) or path.rpartition("/")[2]
         archive = plain_directory(directory.source.archive)
         # A file of that name may have been processed, and archived, long ago.
         for one in (name, f"{name}.{known.facts.modified_ms}"):
+            alike = (each for each in self._directories if each.source.archive == directory.source.archive)
+            if any(each.has(f"{archive}/{one}") for each in alike):
+                raise Failed(
+                    f"file {path} is processed, and is to be moved to {archive}/{one}, where it would be read again",
+                    where=self._where(path),
+                    fix="name another directory with archive=; the file is unchanged",
+                )
             if move(path, directory.root, archive, one, self._spark):
                 return
         raise FileExistsError(f"{archive}/{name} is there already")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl, quote
 from lockgate.errors import BadJob
-from lockgate.files.inbox import is_local, plain_directory, root_of
+from lockgate.files.inbox import is_local, names_below, plain_directory, root_of
 from lockgate.sources.parsing import CORRUPT, parse_values, refuse_hidden_not_null
 from lockgate.sources.position import UNKNOWN, number_rows, position
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, original
@@ -100,13 +100,18 @@ class FileSource(Source):
             )
         if self.archive is not None and self.delete:
             raise BadJob("archive= and delete= cannot both be", where=where, fix="give one of them")
-        if self.archive is not None and f"{plain_directory(self.archive)}/".startswith(f"{root_of(self.path)}/"):
+        if self.archive is not None and self._reads(plain_directory(self.archive)):
             raise BadJob(
-                f"archive={self.archive!r} lies below {root_of(self.path)}, so archived files would be read again",
+                f"{self.path} has the files below archive={self.archive!r}, so archived files would be read again",
                 where=where,
                 fix="name a directory elsewhere, on the same file system",
             )
         return columns
+
+    def _reads(self, directory: str) -> bool:
+        root = root_of(self.path).rstrip("/")
+        name = directory.removeprefix(f"{root}/")
+        return directory == root or (name != directory and names_below(self.path).match(name) is not None)
 
     def hidden_columns(self) -> Sequence[str]:
         return HIDDEN

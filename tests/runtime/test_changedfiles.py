@@ -8,15 +8,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lockgate import FileSource, Guarantee, Job, Run, SqliteSink, stream
 from lockgate.errors import Failed, Refused, SourceChanged
+from lockgate.files.inbox import look_below
 from lockgate.runtime import sourcefiles
 from lockgate.runtime.lifecycle.cleaning import remove_all
 from lockgate.runtime.lifecycle.goingback import later_files, refuse_lost_files
 from lockgate.runtime.lifecycle.history import look_at
 from lockgate.runtime.lifecycle.tree import LocalTree
-from lockgate.runtime.sourcefiles import SourceFiles
+from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 from lockgate.sources.files import BYTES_PER_ROW
 from support.runs import run_to_the_end, start
 
@@ -207,3 +209,43 @@ def test_what_is_gone_for_long_is_forgotten(copying: Copying) -> None:
     copying.put("0.json", [10])
     copying.run(delete=True)
     assert copying.ids() == [*range(11)]
+
+
+def test_a_pattern_has_the_files_that_hadoop_finds_with_it(tmp_path: Path, spark: SparkSession) -> None:
+    names = (
+        "a/orders/1",
+        "a/pay/2",
+        "b1/orders/x/3",
+        "b2/pay",
+        "c+/[x]/4",
+        "{d}/5",
+        "20/26/6",
+        "2026/7",
+        "a.b/8",
+        "axb/9",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    patterns = (
+        "*",
+        "*/orders",
+        "b?/*",
+        "{a,b1/orders}/*",
+        "[ab]*/pay",
+        "[!a]*",
+        "[^a-c]*",
+        "20*",
+        "*/",
+        "a.b*",
+        "c+/\\[*",
+        "{20*,c+}",
+    )
+    for pattern in patterns:
+        path = f"{tmp_path}/{pattern}"
+        found = look_below([path], spark).files
+        directory = ReadDirectory(FileSource(path=path, value="id INT"), where="here", passes=1)
+        assert sorted(found) == sorted(str(tmp_path / name) for name in names if directory.has(str(tmp_path / name))), (
+            path
+        )
+        assert found, path

@@ -2,15 +2,21 @@
 
 import json
 import os
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from lockgate import FileSource
-from lockgate.errors import BadJob, Refused, SourceChanged
-from lockgate.files.inbox import look_below
+from lockgate.errors import BadJob, Failed, Refused, SourceChanged
+from lockgate.files import inbox
+from lockgate.files.inbox import Facts, look_below
+from lockgate.runtime import sourcefiles
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 
@@ -28,32 +34,38 @@ class Planned:
             (self.place / folder).mkdir(parents=True)
         (self.place / "metadata").write_text('{"id": "q"}')
 
-    def put(self, name: str, *, days_old: int = 0) -> Path:
+    def put(self, name: str, *, days_old: float = 0) -> Path:
         file = self.inbox / name
         file.write_text("1")
         modified = file.stat().st_mtime - days_old * DAY
         os.utime(file, (modified, modified))
         return file
 
-    def log(self, batch: int, *files: Path) -> None:
+    def log(self, batch: int, *files: Path, number: int = 0) -> None:
         entries = [
             {"path": file.as_uri(), "timestamp": file.stat().st_mtime_ns // 1_000_000, "batchId": batch}
             for file in files
         ]
         lines = ["v1", *map(json.dumps, entries)]
-        (self.place / "sources" / "0" / str(batch)).write_text("\n".join(lines))
+        (self.place / "sources" / str(number)).mkdir(exist_ok=True)
+        (self.place / "sources" / str(number) / str(batch)).write_text("\n".join(lines))
 
-    def plan(self, epoch: int) -> None:
-        (self.place / "offsets" / str(epoch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":{epoch}}}')
+    def plan(self, epoch: int, *ends: int) -> None:
+        """Plan an epoch, up to an entry of each pass."""
+        told = "\n".join(f'{{"logOffset":{end}}}' for end in ends or (epoch,))
+        (self.place / "offsets" / str(epoch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{told}')
 
     def commit(self, epoch: int) -> None:
         (self.place / "commits" / str(epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
-    def start(self, *, is_exact: bool = True, **options: Any) -> SourceFiles:
-        source = FileSource(path=str(self.inbox), value="id INT", **options)
-        directory = ReadDirectory(source, where="source 'files', declared at job.py:3", passes=1)
+    def start(self, *, is_exact: bool = True, passes: int = 1, **options: Any) -> SourceFiles:
+        return self.open(FileSource(path=str(self.inbox), value="id INT", **options), is_exact=is_exact, passes=passes)
+
+    def open(self, *sources: FileSource, is_exact: bool = True, passes: int = 1) -> SourceFiles:
+        where = "source 'files', declared at job.py:3"
+        directories = [ReadDirectory(source, where=where, passes=passes) for source in sources]
         checkpoint = Checkpoint(str(self.place), SPARK)
-        files = SourceFiles(checkpoint, [directory], is_exact=is_exact, job="job")
+        files = SourceFiles(checkpoint, directories, is_exact=is_exact, job="job", now=time.time)
         files.begin()
         return files
 
@@ -69,6 +81,16 @@ class Planned:
 @pytest.fixture
 def planned(tmp_path: Path) -> Planned:
     return Planned(tmp_path)
+
+
+@pytest.fixture
+def without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns are expanded by Python; tests/runtime/test_changedfiles.py compares both with Hadoop."""
+    monkeypatch.setattr(
+        inbox,
+        "_expand",
+        lambda path, _: [one for each in inbox._alternatives(path) for one in map(str, Path("/").glob(each[1:]))],
+    )
 
 
 def test_hidden_files_are_none_and_folders_are_looked_through(tmp_path: Path) -> None:
@@ -226,24 +248,195 @@ def test_an_archive_that_would_be_read_again_is_refused(tmp_path: Path) -> None:
         FileSource(path=str(tmp_path / "20*"), value="id INT", **options).columns("here")
 
     columns(archive=str(tmp_path.with_name("done")))
-    with pytest.raises(BadJob, match="lies below"):
-        columns(archive=str(tmp_path / "done"))
+    columns(archive=str(tmp_path / "done"))
+    for archive in ("", "2026", "20/done"):
+        with pytest.raises(BadJob, match="would be read again"):
+            columns(archive=str(tmp_path / archive))
     with pytest.raises(BadJob, match="cannot both be"):
         columns(archive="done", delete=True)
 
 
-def test_two_sources_over_one_directory_must_agree_on_what_becomes_of_its_files(planned: Planned) -> None:
-    sources = [FileSource(path=str(planned.inbox), value="id INT", delete=is_deleted) for is_deleted in (True, False)]
-    directories = [ReadDirectory(source, where="here", passes=1) for source in sources]
-    with pytest.raises(Refused, match="two sources read"):
-        SourceFiles(Checkpoint(str(planned.place), SPARK), directories, is_exact=True, job="job").begin()
+@pytest.mark.usefixtures("without_hadoop")
+@pytest.mark.parametrize("below", ["", "sub", "sub/*/x", "*"])
+def test_two_sources_over_one_directory_must_agree_on_what_becomes_of_its_files(below: str, planned: Planned) -> None:
+    inner = str(planned.inbox / below)
+    kept, deleted, archived = (
+        FileSource(path=path, value="id INT", **options)
+        for path, options in (
+            (str(planned.inbox), {}),
+            (inner, {"delete": True}),
+            (inner, {"archive": str(planned.place / "done")}),
+        )
+    )
+    for other in (deleted, archived):
+        for sources in ((kept, other), (other, kept)):
+            with pytest.raises(Refused, match="two sources read"):
+                planned.open(*sources)
+    planned.open(deleted, replace(deleted, path=str(planned.inbox)))
+    planned.open(deleted, replace(kept, path=str(planned.place / "in2")))
+
+
+@pytest.mark.usefixtures("without_hadoop")
+def test_files_are_of_the_pattern_that_has_them_alone(planned: Planned) -> None:
+    for name in ("a/orders", "a/pay", "b/orders"):
+        (planned.inbox / name).mkdir(parents=True)
+    archive = planned.inbox / "done"
+    orders = FileSource(path=f"{planned.inbox}/*/orders", value="id INT", archive=str(archive))
+    pay = FileSource(path=f"{planned.inbox}/{{a,b/c}}/pa[!x]", value="id INT")
+    for source in (orders, pay):
+        source.columns("here")
+    files = planned.open(orders, pay)
+    order, paid = planned.put("a/orders/1"), planned.put("a/pay/2", days_old=100)
+    for number, file in enumerate((order, paid)):
+        planned.log(0, file, number=number)
+    planned.plan(0, 0, 0)
+    files.plan(0)
+    files.confirm()
+    files.end_epoch()
+    planned.commit(0)
+    planned.put("a/pay/3", days_old=120)  # not old for this source
+    files.look()
+    assert (archive / "a/orders/1").exists()
+    assert not order.exists()
+    assert paid.exists()
+
+
+@pytest.mark.usefixtures("without_hadoop")
+def test_a_file_is_not_archived_where_it_would_be_read_again(planned: Planned) -> None:
+    (planned.inbox / "orders" / "orders").mkdir(parents=True)
+    source = FileSource(path=f"{planned.inbox}/*/orders", value="id INT", archive=str(planned.inbox / "done"))
+    source.columns("here")
+    files, file = planned.open(source), planned.put("orders/orders/1")
+    planned.read(files, 0, file)
+    with pytest.raises(Failed, match="done/orders/orders/1, where it would be read again"):
+        files.look()
+    assert file.exists()
+
+
+def test_a_file_stays_until_a_second_pass_has_read_it_too(planned: Planned) -> None:
+    files = planned.start(passes=2, delete=True)
+    a, b = planned.put("a"), planned.put("b")  # b comes between the listings of the two passes
+    planned.log(0, a)
+    planned.log(0, a, b, number=1)
+    planned.plan(0, 0, 0)
+    files.plan(0)
+    files.confirm()
+    files.end_epoch()
+    planned.commit(0)
+    planned.log(1, b)
+    planned.plan(1, 1, 0)
+    files.plan(1)
+    assert b.exists()
+    assert not a.exists()
+    again = planned.start(passes=2, delete=True)
+    again.look()
+    assert b.exists()
+    again.plan(1)
+    again.confirm()
+    again.end_epoch()
+    planned.commit(1)
+    again.look()
+    assert not b.exists()
+
+
+def test_what_is_gone_is_forgotten_when_notes_are_summed_up_and_not_in_every_epoch(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sourcefiles, "_NOTES_MAX", 3)
+    monkeypatch.setattr(sourcefiles, "_PAUSE_SHARE_EPOCH", 0)  # look at all files in every epoch
+    forgotten, forget = [], SourceFiles._forget
+
+    def count(self: SourceFiles, now: Mapping[str, Facts]) -> None:
+        forgotten.append(len(self._known))
+        forget(self, now)
+
+    monkeypatch.setattr(SourceFiles, "_forget", count)
+    files, old, recent = planned.start(), planned.put("old", days_old=100), planned.put("recent", days_old=5)
+    planned.read(files, 0, old, recent)
+    old.unlink()
+    recent.unlink()
+    for epoch in range(1, 7):
+        planned.read(files, epoch, planned.put(str(epoch)))
+        (planned.place / "offsets" / str(epoch - 2)).unlink(missing_ok=True)
+        (planned.place / "commits" / str(epoch - 2)).unlink(missing_ok=True)
+        assert (str(old) in files._known) == (epoch < 3)
+    assert len(forgotten) == 3  # at the start too
+    assert str(recent) in files._known
+    planned.put("old")
+    files.look()
+
+
+def test_a_file_of_the_future_is_refused_before_it_counts(planned: Planned) -> None:
+    files, ahead = planned.start(), planned.put("ahead", days_old=-60)
+    planned.log(0, ahead)
+    planned.plan(0)
+    with pytest.raises(SourceChanged, match="ahead has a time in the future") as stopped:
+        files.plan(0)
+    assert "rollback FILE --uncommitted" in stopped.value.fix
+    planned.put("b")
+    ahead.touch()
+    with pytest.raises(Refused, match="ahead has a time in the future"):  # Spark has noted the time that it had
+        planned.start()
+    for name in ("offsets/0", "sources/0/0"):
+        (planned.place / name).unlink()
+    again = planned.start()
+    planned.read(again, 0, ahead, planned.put("soon", days_old=-0.9))
+    again.look()
+
+
+def test_files_behind_one_of_the_future_that_was_read_are_given_a_time_with_which_they_are_read(
+    planned: Planned,
+) -> None:
+    ahead = planned.put("ahead", days_old=-60)
+    planned.log(0, ahead)
+    planned.plan(0)
+    planned.commit(0)
+    planned.put("b")
+    with pytest.raises(Refused, match=f"newest file that was, {ahead}") as refused:
+        planned.start()
+    told = re.search("touch -d ([^ ]+) FILE", refused.value.fix)
+    assert told is not None
+    modified = datetime.fromisoformat(told[1]).timestamp()
+    os.utime(planned.inbox / "b", (modified, modified))
+    files = planned.start()
+    planned.read(files, 1, planned.inbox / "b")
+    files.look()
+
+
+def test_a_file_of_an_epoch_that_an_older_version_has_begun_is_compared_by_its_time(
+    planned: Planned, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = planned.put("a")
+    planned.log(0, file)
+    planned.plan(0)
+    planned.start()
+    os.utime(file, (5, 5))
+    with pytest.raises(Refused, match="a replay would have other rows"):
+        planned.start()
+    planned.start(is_exact=False)
+    assert "is read as it is now" in caplog.text
+
+
+def test_a_file_that_changed_before_the_first_epoch_was_noted_is_read_as_it_is_now(planned: Planned) -> None:
+    for folder in ("offsets", "commits", "sources/0"):
+        (planned.place / folder).rmdir()
+    (planned.place / "metadata").unlink()
+    files, file = planned.start(), planned.put("a")
+    for folder in ("offsets", "commits", "sources/0"):
+        (planned.place / folder).mkdir()
+    (planned.place / "metadata").write_text('{"id": "q"}')
+    planned.log(0, file)
+    planned.plan(0)
+    os.utime(file, (5, 5))
+    with pytest.raises(SourceChanged, match="between being listed and being read"):
+        files.plan(0)
+    again = planned.start()
+    again.plan(0)
+    again.confirm()
 
 
 def test_a_file_is_not_cleaned_up_before_every_pass_has_read_it(planned: Planned) -> None:
-    source, file = FileSource(path=str(planned.inbox), value="id INT", delete=True), planned.put("a")
-    directories = [ReadDirectory(source, where="here", passes=2)]
-    files = SourceFiles(Checkpoint(str(planned.place), SPARK), directories, is_exact=True, job="job")
-    files.begin()
+    files, file = planned.start(passes=2, delete=True), planned.put("a")
     planned.read(files, 0, file)
     files.look()
     assert file.exists()
