@@ -67,7 +67,7 @@ from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, behind_job, is_epoch
 from lockgate.runtime.realtime import unended_records, with_waiting
-from lockgate.runtime.scans import count_once, scans_of
+from lockgate.runtime.scans import count_once, scans_of, source_logs
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
@@ -602,7 +602,7 @@ def run(
         native = None if past is None else NativeSteps(past, planned, compiled.parts)
         sources = None if past is None else SourceList(past, planned, compiled.parts)
         topics = None if past is None else _topic_ids(past, planned, compiled)
-        files = None if past is None or sources is None else _source_files(past, planned, sources)
+        files = None if past is None else _source_files(past, planned, compiled)
         gaps = None if past is None else _gaps(past, planned)
         missing: tuple[Gap, ...] = ()
         if past is not None and native is not None and sources is not None and topics is not None and not new_life:
@@ -833,17 +833,29 @@ def _topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> Top
     return TopicIds(checkpoint, used_topics([*read, *written]), where=where, accept="lockgate run --accept-outputs")
 
 
-def _source_files(checkpoint: Checkpoint, planned: Plan, sources: SourceList) -> SourceFiles | None:
+def _source_files(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> SourceFiles | None:
     """The files that a job reads; None if it reads none."""
-    directories = [
-        ReadDirectory(node.step.source, node.where, sources.passes(node.name))
-        for node in planned.logical.nodes
-        if isinstance(node.step, Read) and isinstance(node.step.source, FileSource)
-    ]
-    has_ledger = any(is_exact(planned.logical, node) for node in planned.logical.nodes)
-    if not directories:
+    read = [(node.where, node.step.source) for node in planned.logical.nodes if isinstance(node.step, Read)]
+    found = [(where, source) for where, source in read if isinstance(source, FileSource)]
+    if not found:
         return None
-    return SourceFiles(checkpoint, directories, is_exact=has_ledger, job=planned.job.name, now=time.time)
+    logs = source_logs(compiled.frame)
+    # Spark does not say which source of two with one path a log is of, so the first of them counts for both.
+    first = {source.path: where for where, source in reversed(found)}
+    directories = [
+        ReadDirectory(
+            source, where, passes=len({n for n, path in logs if path == source.path and first[path] == where})
+        )
+        for where, source in found
+    ]
+    return SourceFiles(
+        checkpoint,
+        directories,
+        logs=[number for number, _ in logs],
+        is_exact=any(is_exact(planned.logical, node) for node in planned.logical.nodes),
+        job=planned.job.name,
+        now=time.time,
+    )
 
 
 def _gaps(checkpoint: Checkpoint, planned: Plan) -> Gaps:

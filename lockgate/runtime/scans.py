@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SOURCE_OF = {"StreamingExecutionRelation": "source", "StreamingDataSourceV2ScanRelation": "stream"}
 
@@ -27,6 +30,28 @@ def scans_of(query: Any) -> list[int]:
         if accessor is not None:
             counts[getattr(leaf, accessor)().hashCode()] += 1  # no source says that it equals another one
     return list(counts.values())
+
+
+def source_logs(frame: DataFrame) -> list[tuple[int, str | None]]:
+    """The number of the log that Spark keeps for each source, and its path if it reads files, in the order of offsets.
+
+    Each scan of a source has a line in the offsets. Scans of one and the same frame share a source, and its log.
+    """
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    distinct: list[Any] = []
+    for leaf in streaming:
+        if not any(one.equals(leaf) for one in distinct):
+            distinct.append(leaf)
+    numbers = [next(number for number, one in enumerate(distinct) if one.equals(leaf)) for leaf in streaming]
+    return [(number, _path_of(leaf)) for number, leaf in zip(numbers, streaming, strict=True)]
+
+
+def _path_of(leaf: Any) -> str | None:
+    if leaf.getClass().getSimpleName() != "StreamingRelation":
+        return None
+    path = leaf.dataSource().options().get("path")
+    return str(path.get()) if path.isDefined() else None
 
 
 def count_once(report: Mapping[str, Any], scans: Sequence[int]) -> dict[str, Any]:

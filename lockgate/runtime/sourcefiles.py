@@ -139,6 +139,7 @@ class SourceFiles:
         checkpoint: Checkpoint,
         directories: Sequence[ReadDirectory],
         *,
+        logs: Sequence[int],
         is_exact: bool,
         job: str,
         now: Callable[[], float],
@@ -146,6 +147,7 @@ class SourceFiles:
         """Look at nothing yet.
 
         Args:
+            logs: which of Spark's logs of sources each line of the offsets belongs to; scans may share one.
             is_exact: must an epoch that is replayed have the very rows that it had?
             now: the clock, in seconds since 1970.
         """
@@ -154,6 +156,7 @@ class SourceFiles:
         self._checkpoint = checkpoint
         self._tree = open_tree(checkpoint.root, checkpoint.spark)
         self._directories = directories
+        self._log_of = logs
         self._is_exact = is_exact
         self._job = job
         self._now = now
@@ -541,7 +544,7 @@ class SourceFiles:
         content = self._checkpoint.read(f"offsets/{epoch}") if epoch >= 0 else None
         offsets = () if content is None else read_offsets(content).offsets
         told = {int(one.source): one.told.get("logOffset") for one in offsets if isinstance(one.told, dict)}
-        return {number: end for number, end in told.items() if isinstance(end, int)}
+        return {self._log_of[line]: end for line, end in told.items() if isinstance(end, int)}
 
     def _ranges(self, epoch: int) -> dict[int, tuple[int, int]]:
         """The entries of each source's log that belong to an epoch: the first and the last."""

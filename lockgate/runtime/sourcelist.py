@@ -65,10 +65,6 @@ class SourceList:
                 " what is new goes into a job of its own; or begin again with everything: lockgate run --new-life",
             )
 
-    def passes(self, source: str) -> int:
-        """How often the query reads a source."""
-        return sum(one.source == source for one in self._now)
-
     def keep(self) -> None:
         """Note what is read; before the first epoch."""
         checkpoint = self._checkpoint

@@ -65,7 +65,7 @@ class Planned:
         where = "source 'files', declared at job.py:3"
         directories = [ReadDirectory(source, where=where, passes=passes) for source in sources]
         checkpoint = Checkpoint(str(self.place), SPARK)
-        files = SourceFiles(checkpoint, directories, is_exact=is_exact, job="job", now=time.time)
+        files = SourceFiles(checkpoint, directories, logs=range(9), is_exact=is_exact, job="job", now=time.time)
         files.begin()
         return files
 
