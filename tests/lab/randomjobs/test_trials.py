@@ -11,12 +11,13 @@ from lockgate.lab.randomjobs.trial import run_trial
 pytestmark = pytest.mark.xdist_group("trials")
 
 
-def run_jobs(first_seed: int, runs: int) -> Tally:
-    """Draw jobs until so many have run; the first violation ends it."""
-    for tally in hunt(first_seed, 100 * runs, run_trial):
-        if tally.finding is not None or tally.runs.total() >= runs:
-            return tally
-    raise AssertionError(f"the plan refuses nearly all jobs: {tally.verdicts}")
+def run_jobs(first_seed: int, jobs: int) -> Tally:
+    """Draw so many jobs, and run those that the plan accepts; the first violation ends it."""
+    tally = Tally()
+    for tally in hunt(first_seed, jobs, run_trial):
+        if tally.finding is not None:
+            break
+    return tally
 
 
 def check(tally: Tally) -> None:
@@ -25,6 +26,7 @@ def check(tally: Tally) -> None:
         shown = "\n".join([*found.what, job_text(found.spec), events_text(found.spec)])
         pytest.fail(f"lockgate simulate --jobs 1 --seed {found.seed}\n{shown}")
     print(f"{tally.jobs} jobs were drawn; {dict(tally.runs)}")
+    assert tally.runs.total() > tally.jobs / 5, "the plan refuses nearly all jobs"
     assert tally.runs["holds"] > tally.runs.total() / 2, tally.unknown
 
 
