@@ -851,7 +851,7 @@ def _source_files(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> 
     return SourceFiles(
         checkpoint,
         directories,
-        logs=[number for number, _ in logs],
+        logs=[number if path in first else None for number, path in logs],
         is_exact=any(is_exact(planned.logical, node) for node in planned.logical.nodes),
         job=planned.job.name,
         now=time.time,

@@ -139,7 +139,7 @@ class SourceFiles:
         checkpoint: Checkpoint,
         directories: Sequence[ReadDirectory],
         *,
-        logs: Sequence[int],
+        logs: Sequence[int | None],
         is_exact: bool,
         job: str,
         now: Callable[[], float],
@@ -147,7 +147,8 @@ class SourceFiles:
         """Look at nothing yet.
 
         Args:
-            logs: which of Spark's logs of sources each line of the offsets belongs to; scans may share one.
+            logs: which of Spark's logs of sources each line of the offsets belongs to; scans may share one. It is None
+                for sources that are no FileSource, although some of them read files of ours.
             is_exact: must an epoch that is replayed have the very rows that it had?
             now: the clock, in seconds since 1970.
         """
@@ -543,8 +544,9 @@ class SourceFiles:
         """The last entry of each source's log that belongs to an epoch or to one before it."""
         content = self._checkpoint.read(f"offsets/{epoch}") if epoch >= 0 else None
         offsets = () if content is None else read_offsets(content).offsets
-        told = {int(one.source): one.told.get("logOffset") for one in offsets if isinstance(one.told, dict)}
-        return {self._log_of[line]: end for line, end in told.items() if isinstance(end, int)}
+        told = [(self._log_of[int(one.source)], one.told) for one in offsets if isinstance(one.told, dict)]
+        ends = [(log, place.get("logOffset")) for log, place in told if log is not None]
+        return {log: end for log, end in ends if isinstance(end, int)}
 
     def _ranges(self, epoch: int) -> dict[int, tuple[int, int]]:
         """The entries of each source's log that belong to an epoch: the first and the last."""

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -61,11 +61,13 @@ class Planned:
     def start(self, *, is_exact: bool = True, passes: int = 1, **options: Any) -> SourceFiles:
         return self.open(FileSource(path=str(self.inbox), value="id INT", **options), is_exact=is_exact, passes=passes)
 
-    def open(self, *sources: FileSource, is_exact: bool = True, passes: int = 1) -> SourceFiles:
+    def open(
+        self, *sources: FileSource, is_exact: bool = True, passes: int = 1, logs: Sequence[int | None] = range(9)
+    ) -> SourceFiles:
         where = "source 'files', declared at job.py:3"
         directories = [ReadDirectory(source, where=where, passes=passes) for source in sources]
         checkpoint = Checkpoint(str(self.place), SPARK)
-        files = SourceFiles(checkpoint, directories, logs=range(9), is_exact=is_exact, job="job", now=time.time)
+        files = SourceFiles(checkpoint, directories, logs=logs, is_exact=is_exact, job="job", now=time.time)
         files.begin()
         return files
 
@@ -440,3 +442,19 @@ def test_a_file_is_not_cleaned_up_before_every_pass_has_read_it(planned: Planned
     planned.read(files, 0, file)
     files.look()
     assert file.exists()
+
+
+def test_files_of_sources_that_are_no_file_source_are_not_looked_at(planned: Planned) -> None:
+    """Acknowledged events that come again, and records of a test, are files too, in directories of ours."""
+    first = planned.put("a")
+    files = planned.open(FileSource(path=str(planned.inbox), value="id INT"), logs=(None, 1))
+    other = planned.place / "elsewhere"
+    other.write_text("1")
+    planned.log(0, other, number=0)
+    planned.log(0, first, number=1)
+    planned.plan(0, 0, 0)
+    files.plan(0)
+    files.confirm()
+    first.write_text("other")
+    with pytest.raises(SourceChanged, match="a was changed while it was read"):
+        files.confirm()
