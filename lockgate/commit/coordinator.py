@@ -220,7 +220,9 @@ class Coordinator:
             self._follow(partial(self._followers.claim, leftovers=leftovers), claim)
             self._has_claimed = True
             if entry is None and claim.epoch is not None:
-                log.warning("job %s: its ledger was empty and now says that epoch %d is out", self.job, claim.epoch)
+                log.warning(
+                    "job %s: its ledger was empty and now says that epoch %d is committed", self.job, claim.epoch
+                )
             return claim
         raise last or AssertionError("a claim without a try")
 

@@ -111,7 +111,8 @@ def check_claim(entry: Entry | None, epoch: Epoch, *, is_adopting: bool, where: 
             f" than this one (query {epoch.query}, epoch {epoch.number})",
             where=where,
             fix="run it with the checkpoint that it was begun with; if it is another deployment of the job file, give"
-            " each its own job name; or begin again under the old name, which doubles what is out: --new-life",
+            " each its own job name; or start again under the old name, which commits all rows a second time:"
+            " --new-life",
         )
     _check_place(entry, epoch, where=where, job=job)
 

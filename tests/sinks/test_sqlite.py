@@ -177,6 +177,6 @@ def test_an_empty_ledger_is_begun_only_where_that_is_allowed_and_then_stops_ever
     found = claim(7, is_adopting=True)
     assert found is not None
     assert (found.epoch, found.digest) == (6, "d6")
-    assert "its ledger was empty and now says that epoch 6 is out" in caplog.text
+    assert "its ledger was empty and now says that epoch 6 is committed" in caplog.text
     with pytest.raises(LedgerMismatch, match="the ledger is at epoch 6, the checkpoint only at 5"):
         claim(5, is_adopting=True)

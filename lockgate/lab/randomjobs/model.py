@@ -318,7 +318,7 @@ def _repeated(spec: Spec) -> Iterator[str]:
 
 
 def _cannot_be_kept_for(step: Source | Step) -> bool:
-    """State, time, and what nobody can look into, do not go on from rows that an epoch has kept."""
+    """Rows that an epoch has kept cannot feed state, event time, or a transform, whose content no plan sees."""
     return bool(_state(step)) or isinstance(step, EventTime | ProcessingTime | Transform)
 
 

@@ -109,7 +109,7 @@ def _sessions(
             for other in near:
                 if other is not joined:
                     joined.rows += other.rows
-                    if other.revision:  # a result with this start is out: take it back
+                    if other.revision:  # a result with this start was given: take it back
                         told.append(Told((other.start, other.start), (), other.revision))
             joined.rows.append(row)
             joined.end = max([end, *(one.end for one in near)])
