@@ -140,8 +140,9 @@ def _is_like_a_bag(sink: Sink, flow: Flow, level: Guarantee) -> bool:
 def _compare_table(one: OutputAnswer, flow: Flow, seen: list[Seen], level: Guarantee) -> list[Difference]:
     """One row for each key: the last one of the key, if the guarantee says so and the order is known."""
     name, sink = one.output.name, one.output.sink
-    if sink.deleted is not None and any(
-        is_symbolic([row.values[column] for column in sink.deleted.columns]) for row in flow.rows
+    if sink.deleted is not None and (
+        not catalogue.entry(sink.deleted.entry).is_deterministic
+        or any(is_symbolic([row.values[column] for column in sink.deleted.columns]) for row in flow.rows)
     ):
         return [Difference(name, "random values say which rows are deleted", is_unknown=True)]
     if any(row.guards or is_symbolic([row.values[column] for column in sink.key]) for row in flow.rows):
