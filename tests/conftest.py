@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Tests run many small plans, each a few times: most of the time would go into compiling what is never hot. Many small
-# JVMs share two cores, so none of them needs threads that collect garbage at the same time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# JVMs share two cores, so none of them needs threads that collect garbage at the same time. Without the second compiler
+# a JVM sets 48 MB aside for code: a session of many plans fills that, throws code away and compiles it again.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
 # A machine that is busy with other tests makes an example slow, and that is no finding.
 settings.register_profile("lockgate", deadline=None)
 settings.load_profile("lockgate")

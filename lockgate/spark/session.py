@@ -98,6 +98,8 @@ _PROCESS_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.log.structuredLogging.enabled": "false",
+    # Else every call of the DataFrame API tells the JVM on which line it stands, in eight messages..
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # In real-time mode rows go through an exchange in buffers, and one that is not full waits for 50 milliseconds.
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
     # An HDFS whose NameNode starts again is waited for: a second between tries, two minutes in all.
@@ -182,9 +184,12 @@ def is_submitted() -> bool:
 
 
 def _start_driver(wanted: SessionPlan) -> SparkContext:
+    from lockgate.spark.names import keep_names  # needs py4j, which a command without Spark does not load
+
     context = _join_submitted(wanted) if is_submitted() else _start_own(wanted)
     # Workers of another environment are forked from a process of their own. Spark sets this for SQL, and not for state.
     context.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+    keep_names(context._jvm)
     if not is_local(context):
         _ship(context, wanted)
     return context
