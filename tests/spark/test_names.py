@@ -1,5 +1,7 @@
 """Classes of the JVM are looked up once."""
 
+from typing import Any
+
 import pytest
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
@@ -9,7 +11,8 @@ from lockgate.spark import names
 
 
 def test_a_column_takes_one_message(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = spark.sparkContext._gateway._gateway_client
+    gateway: Any = spark.sparkContext._gateway
+    client = gateway._gateway_client
     ask, asked = client.send_command, []
 
     def count(command: str, *more: object, **others: object) -> object:
