@@ -52,6 +52,17 @@ def has_chance_above_state(graph: LogicalGraph, output: Node) -> bool:
     )
 
 
+def feeds_state(graph: LogicalGraph, node: Node) -> bool:
+    """Does anything behind a step remember its rows? A transform may."""
+    behind = {node.name}
+    for one in graph.nodes:  # every step stands behind those that feed it
+        if behind & {*one.inputs}:
+            if isinstance(one.step, Keyed | Join | Transform):
+                return True
+            behind.add(one.name)
+    return False
+
+
 def is_wild(node: Node) -> bool:
     """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
     step = node.step

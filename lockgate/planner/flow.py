@@ -15,7 +15,7 @@ from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.schema import Column, Schema
 from lockgate.errors import BadJob
-from lockgate.planner.sql import read_expression
+from lockgate.planner.sql import find_bare, read_expression
 
 MISSED = "__missed"
 """Hidden column of late events: the end of the window that they missed. Where they come out of a native window, events
@@ -72,7 +72,7 @@ def require_columns(sql: str, flow: Flow, where: str, beside: Sequence[str] = ()
     for name in sorted(facts.columns) if facts else ():
         if name.lower() not in others:
             require_column(name, flow, where, sql=sql)
-    for name in sorted(facts.bare) if facts and flow.columns is not None else ():
+    for name in sorted(find_bare(sql)) if flow.columns is not None else ():
         if name.lower() not in others and not can_see(name, flow):
             raise BadJob(
                 f"there is no column {name!r}, which {sql!r} names, so Spark would take it for a function",

@@ -7,6 +7,7 @@ before anything runs; so a refusal from here is always right, and silence is not
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,10 +16,12 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lockgate.planner.functions import CHANGING, STEADY
+from lockgate.planner.sqltext import SqlText, read_text
 
-_CALL = re.compile(r"\b(\w+)\s*\(")
+_CALL = re.compile(r"((?:\w+\s*\.\s*)*)\b(\w+)\s*\(")
+_BUILT_IN = re.compile(r"(system\s*\.\s*)?builtin\s*\.\s*", re.IGNORECASE)
 # Spark reads these words as moments, and does not keep with an epoch which ones they were.
-_MOMENT = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b[^']*'", re.IGNORECASE)
+_MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b\s*\S*\s*", re.IGNORECASE)
 _OF_TIME = re.compile(r"\b(date|timestamp\w*|cast|try_cast|(try_)?to_date|(try_)?to_timestamp\w*)\b|::", re.IGNORECASE)
 # With a precision, Spark reads the clock again when an epoch is repeated.
 _PRECISE_CLOCK = re.compile(r"\b(current_timestamp|localtimestamp)\s*\(\s*[^\s)]", re.IGNORECASE)
@@ -26,7 +29,11 @@ _GENERATOR_CALL = re.compile(
     r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|variant_explode\w*)\s*\(",
     re.IGNORECASE,
 )
-_NO_CODE = re.compile(r"/\*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`", re.DOTALL)
+# A text that is compared for equality, or is in a list of texts, is mostly a text.
+_COMPARED_BEFORE = re.compile(r"(<=>|<>|!=|(?<![<>=!])==?|\bin\s*\(\s*(''\s*,\s*)*)\s*$", re.IGNORECASE)
+_COMPARED_BEHIND = re.compile(r"\s*(<=>|<>|!=|==?(?!>))")
+# What a query finds may change between an epoch and its replay.
+_QUERY = re.compile(r"(?<![.\w`])(select)\b(?!\s*\.)|\(\s*(with|values|table|from)\s+[\w(]", re.IGNORECASE)
 
 # Adding the same event a second time leaves these as they were.
 _IDEMPOTENT = frozenset(
@@ -47,16 +54,24 @@ _IDEMPOTENT = frozenset(
 )
 
 # Spark reads these as functions where no column has the name.
-_WITHOUT_BRACKETS = frozenset({"user", "session_user", "current_user", "current_time"})
-
+_WITHOUT_BRACKETS = re.compile(
+    r"(?<![.\w])(?<!\bas )(user|session_user|current_user|current_path|current_time|localtime)\b(?!`?\s*(?:\.|\(|=>))",
+    re.IGNORECASE,
+)
 
 # These give the time that Spark keeps with an epoch, if a query computes them; a batch of its rows has another time.
 _EPOCH_CLOCK = re.compile(
     r"\b(current_timestamp|current_date|curdate|localtimestamp)\b|\bunix_timestamp\s*\(\s*\)", re.IGNORECASE
 )
 
-# Spark's parser makes other functions of these, so they are in no list of functions.
-_OF_THE_GRAMMAR = frozenset({"timestampadd", "timestampdiff", "timediff"})
+# What may stand before a bracket and is in no list of functions: words of the grammar, types, and what Spark's parser
+# makes other functions of.
+_GRAMMAR = """
+    all as asc both by char character cross dec desc distinct else end escape filter following for from group having
+    interval is leading nulls numeric on order over overlay partition placing preceding range rows then timestamp_ltz
+    timestamp_ntz timestampadd timestampdiff timediff trailing try_cast using values varchar where with within
+"""
+_OF_THE_GRAMMAR = frozenset(_GRAMMAR.split())
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,6 @@ class Facts:
     """What an expression uses."""
 
     columns: frozenset[str]
-    bare: frozenset[str]  # names that Spark reads as functions where no column has them
     functions: frozenset[str]
     is_aggregate: bool
     is_distinct: bool  # an aggregate over distinct values, which Spark does not have in a stream
@@ -80,14 +94,22 @@ def read_expression(sql: str) -> Facts | None:
     # `a.b` is field b of column a: what must exist is the first part.
     columns = {node.parts[0].name for node in tree.find_all(exp.Column) if not _is_no_column(node)}
     free = {name for name in columns if name.lower() not in bound}
-    bare = frozenset(name for name in free if name.lower() in _WITHOUT_BRACKETS)
     return Facts(
-        columns=frozenset(free - bare),
-        bare=bare,
+        columns=frozenset(free - find_bare(sql)),
         functions=frozenset(_function_name(node) for node in tree.find_all(exp.Func, exp.Any)),
         is_aggregate=any(_is_aggregate(node) for node in tree.walk()),
         is_distinct=tree.find(exp.Distinct) is not None,
     )
+
+
+def find_bare(sql: str) -> frozenset[str]:
+    """The names in an expression that Spark reads as functions where no column has them.
+
+    >>> find_bare("user = struct(current_user() AS user, a.user)"), find_bare("to_json(struct(*, current_time))")
+    (frozenset({'user'}), frozenset({'current_time'}))
+    """
+    code = read_text(sql).code
+    return frozenset() if _QUERY.search(code) else frozenset(found[1] for found in _WITHOUT_BRACKETS.finditer(code))
 
 
 def reads_epoch_clock(sql: str) -> bool:
@@ -96,36 +118,58 @@ def reads_epoch_clock(sql: str) -> bool:
     >>> reads_epoch_clock("at < current_timestamp()"), reads_epoch_clock("unix_timestamp(at)")
     (True, False)
     """
-    return _EPOCH_CLOCK.search(_NO_CODE.sub(" ", sql.replace("`", ""))) is not None
+    return _EPOCH_CLOCK.search(read_text(sql).code) is not None
 
 
 @lru_cache(maxsize=2048)
 def find_nondeterministic(sql: str) -> str | None:
     """What gives another result on a replay, if the expression has such a thing: a function by its name, or a moment.
 
-    A guarantee hangs on it, so functions are searched in the text, where no parser's own names come in between. One
-    that Spark does not have is the user's own, and could be anything.
+    A guarantee hangs on it, so everything is searched in the text, where no parser's own names come in between, and
+    doubt counts as chance. A function that Spark does not have is the user's own, and could be anything. Text that may
+    be a moment is one, unless it is compared with something: Spark's analyser knows the types (`find_changing`).
 
     >>> find_nondeterministic("price * rand()"), find_nondeterministic("DATE'today'"), find_nondeterministic("max(n)")
     ('RAND', "'today'", None)
     """
-    changing = find_changing_call(sql)
-    if changing is not None:
+    if (found := find_changing(sql)) is not None:
+        return found
+    text = read_text(sql)
+    if (query := _QUERY.search(text.code)) is not None:
+        return str(query[1] or query[2]).upper()
+    if (moment := next(_moments(text), None)) is not None:
+        return moment
+    known = STEADY | _OF_THE_GRAMMAR
+    for call in _CALL.finditer(text.code):
+        is_ours = not call[1] or _BUILT_IN.fullmatch(call[1]) is not None
+        if not is_ours or call[2].lower() not in known:
+            return call[2].upper()
+    return None
+
+
+def find_changing(sql: str) -> str | None:
+    """A built-in function that is not steady, or a moment, in an expression whose casts are all written down.
+
+    >>> find_changing("localtime(3)"), find_changing("at < CAST('now' AS TIMESTAMP)"), find_changing("name < 'now'")
+    ('LOCALTIME', "'now'", None)
+    """
+    text = read_text(sql)
+    called = (call[2].lower() for call in _CALL.finditer(text.code))
+    if (changing := next((name.upper() for name in called if name in CHANGING), None)) is not None:
         return changing
-    code = _NO_CODE.sub(" ", sql.replace("`", ""))
-    if (clock := _PRECISE_CLOCK.search(code)) is not None:
+    if (clock := _PRECISE_CLOCK.search(text.code)) is not None:
         return clock[1].upper()
-    if (moment := _MOMENT.search(sql)) is not None and _OF_TIME.search(code) is not None:
-        return moment[0]
-    tree = _parse(sql)
-    unknown = [node.name for node in tree.find_all(exp.Anonymous)] if tree is not None else []
-    return next((name.upper() for name in unknown if name.lower() not in STEADY | _OF_THE_GRAMMAR), None)
+    moments = (one for one in text.literals if _MOMENT.fullmatch(one))
+    return next((f"'{one}'" for one in moments if _OF_TIME.search(text.code)), None)
 
 
-def find_changing_call(sql: str) -> str | None:
-    """The first built-in function in an expression that is not steady."""
-    called = (call[1].lower() for call in _CALL.finditer(_NO_CODE.sub(" ", sql.replace("`", ""))))
-    return next((name.upper() for name in called if name in CHANGING), None)
+def _moments(text: SqlText) -> Iterator[str]:
+    """The literals that Spark would read as a moment, if it had to."""
+    places = re.finditer("''", text.code)
+    for place, literal in zip(places, text.literals, strict=True):
+        before, behind = text.code[: place.start()], text.code[place.end() :]
+        if _MOMENT.fullmatch(literal) and not (_COMPARED_BEFORE.search(before) or _COMPARED_BEHIND.match(behind)):
+            yield f"'{literal}'"
 
 
 def makes_rows(sql: str) -> bool:
@@ -134,7 +178,7 @@ def makes_rows(sql: str) -> bool:
     >>> makes_rows("explode(parts)"), makes_rows("concat('explode(', k)")
     (True, False)
     """
-    return _GENERATOR_CALL.search(_NO_CODE.sub(" ", sql.replace("`", ""))) is not None
+    return _GENERATOR_CALL.search(read_text(sql).code) is not None
 
 
 @lru_cache(maxsize=2048)

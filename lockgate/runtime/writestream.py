@@ -34,6 +34,7 @@ from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
+from lockgate.spark.chance import find_chance
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.machines import check_machines
 from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation
@@ -94,8 +95,9 @@ def write_stream(
             fix="use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 200",
         )
     _records(dataframe, to, where)  # refuses columns and types that cannot be written, before anything runs
-    can_repeat = set(_step_names(dataframe)) <= _STATELESS
-    _refuse_what_cannot_be_replayed(dataframe, can_repeat, where)
+    remembering = [name for name in _step_names(dataframe) if name not in _STATELESS]
+    can_repeat = not remembering
+    _refuse_what_cannot_be_replayed(dataframe, len(remembering), where)
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
     refuse_speculation(spark.sparkContext)
@@ -287,8 +289,12 @@ def _topics_read(dataframe: DataFrame) -> Iterator[UsedTopic]:
             yield UsedTopic(topic.strip(), servers, client, is_read=True)
 
 
-def _refuse_what_cannot_be_replayed(dataframe: DataFrame, is_stateless: bool, where: str) -> None:
-    """What the planner would refuse in a job, as far as Spark's own plan shows it."""
+def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int, where: str) -> None:
+    """What the planner would refuse in a job, as far as Spark's own plan shows it.
+
+    Args:
+        remembering_count: how many steps of the frame remember something.
+    """
     for node in _nodes(_plan(dataframe)):
         if node.nodeName() == "StreamingRelationV2" and node.sourceName() == "socket":
             raise BadJob(
@@ -303,10 +309,12 @@ def _refuse_what_cannot_be_replayed(dataframe: DataFrame, is_stateless: bool, wh
                 where=where,
                 fix="leave it away, so that the query stops instead of losing them",
             )
-    if not is_stateless and not _plan(dataframe).deterministic():
+    # What one step keeps by the order of rows, such as dropDuplicates, harms only if another one remembers it.
+    chance = find_chance(dataframe, feeds_state=remembering_count > 1) if remembering_count else None
+    if chance is not None:
         raise BadJob(
-            "an expression that is not deterministic feeds state: after a crash the state is rebuilt from other values"
-            " than those that are out",
+            f"{chance} is not deterministic and feeds state: after a crash the state is rebuilt from other values than"
+            " those that are committed",
             where=where,
             fix="make it deterministic (derive ids and random values from the event), or write to a topic in between",
         )

@@ -1,31 +1,81 @@
-"""What Spark's own plan shows of chance: expressions that may give other values when an epoch is repeated.
+"""What Spark's own plan shows of chance: what may give other rows when an epoch is repeated.
 
-The planner cannot look into a `transform`. Spark can, as soon as the frame is there.
+The planner reads SQL as text, and cannot look into a `transform`. Spark knows more as soon as the frame is there: which
+function a name without brackets means, which texts it casts to moments, and what a transform does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lockgate.planner.sql import find_changing_call
+from lockgate.planner.sql import find_changing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TEXT_MAX = 100
 _MARK = "lockgate step "
+_DEPTH_MAX = 8
+
+_BY_ORDER = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit", "LocalLimit", "Offset", "Tail"})
+"""Which rows these keep depends on the order of rows, and a repeated epoch has another. What they remember does not."""
+
+_BY_CHANCE = frozenset(
+    {
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "Sample",
+        "TransformWithState",
+        "TransformWithStateInPandas",
+        "TransformWithStateInPySpark",
+    }
+)
+"""What these remember or keep depends on the order of rows, too."""
 
 
-def find_chance(frame: DataFrame, before: DataFrame) -> str | None:
-    """An expression that is not deterministic and stands between two frames, as SQL; None where there is none."""
-    known = Counter(text for text, _ in _expressions(before))
-    for text, is_steady in _expressions(frame):
+def find_chance(frame: DataFrame, before: DataFrame | None = None, *, feeds_state: bool = True) -> str | None:
+    """An expression or a step that is not deterministic and stands between two frames; None if there is none.
+
+    Args:
+        before: None for all that the frame is made of.
+        feeds_state: does anything below remember the rows? Otherwise their order does no harm.
+    """
+    wild = _BY_CHANCE | _BY_ORDER if feeds_state else _BY_CHANCE
+    known = Counter[str]() if before is None else Counter(map(_kind, _nodes(before)))
+    for kind in map(_kind, _nodes(frame)):
+        if known[kind] > 0:
+            known[kind] -= 1
+        elif kind in wild:
+            return kind
+    known = Counter[str]() if before is None else Counter(text for text, _ in _expressions(_nodes(before)))
+    for text, is_steady in _expressions(_nodes(frame)):
         if known[text] > 0:
             known[text] -= 1
-        elif not is_steady or find_changing_call(text) is not None:
-            return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+        elif not is_steady or find_changing(text) is not None:
+            return _shortened(text)
+    return None
+
+
+def find_chance_in_sql(frame: DataFrame, expressions: Mapping[str, str]) -> str | None:
+    """What is not deterministic in expressions over a frame, by name; None if nothing is, or Spark refuses them."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    try:
+        made = frame.select(*(F.expr(sql).alias(name) for name, sql in expressions.items()))
+    except PySparkException:
+        return None  # it is refused where the step is compiled
+    end = frame._jdf.queryExecution().analyzed()
+    node = made._jdf.queryExecution().analyzed()
+    for _ in range(_DEPTH_MAX):  # names of the same select are steps of their own
+        if node.equals(end):
+            break
+        for text, is_steady in _expressions([node]):
+            if not is_steady or find_changing(text) is not None:
+                return _shortened(text)
+        node = node.children().head()
     return None
 
 
@@ -38,14 +88,22 @@ def count_marks(frame: DataFrame) -> Counter[str]:
     """How often the marked steps are in the plan of a frame."""
     found: Counter[str] = Counter()
     for node in _nodes(frame):
-        if node.getClass().getSimpleName() == "SubqueryAlias" and (name := str(node.alias())).startswith(_MARK):
+        if _kind(node) == "SubqueryAlias" and (name := str(node.alias())).startswith(_MARK):
             found[name.removeprefix(_MARK)] += 1
     return found
 
 
-def _expressions(frame: DataFrame) -> Iterator[tuple[str, bool]]:
-    """All expressions of a frame as SQL, and whether Spark calls them deterministic."""
-    for node in _nodes(frame):
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+
+
+def _expressions(nodes: Iterable[Any]) -> Iterator[tuple[str, bool]]:
+    """All expressions of parts of a plan as SQL, and whether Spark calls them deterministic."""
+    for node in nodes:
         yield from ((str(one.sql()), bool(one.deterministic())) for one in _items(node.expressions()))
 
 

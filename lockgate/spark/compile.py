@@ -52,6 +52,7 @@ from lockgate.dataflow.steps import (
     Where,
     WindowAggregate,
     WindowApply,
+    Windowed,
     Write,
 )
 from lockgate.dataflow.table import ReadTable
@@ -61,9 +62,10 @@ from lockgate.guarantees import Guarantee, Mode
 from lockgate.operators.contract import Time
 from lockgate.operators.pattern import LATE
 from lockgate.operators.process import ProcessOperator
+from lockgate.planner.chance import expressions_of, feeds_state, is_wild
 from lockgate.planner.flow import MISSED
 from lockgate.planner.forms import as_sql
-from lockgate.planner.logical import Node, is_operator
+from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.passes import (
     computes_once,
     fed_by,
@@ -79,7 +81,7 @@ from lockgate.planner.plan import Plan
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned
-from lockgate.spark.chance import count_marks, find_chance, mark
+from lockgate.spark.chance import count_marks, find_chance, find_chance_in_sql, mark
 from lockgate.spark.counting import count_outputs, count_step
 from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
@@ -406,6 +408,7 @@ class _Compiler:
             return []  # it is read by the driver, and not as a frame
         written: list[_Written] = []
         inputs = [frames[name] for name in fed_by(planned.logical, node)]
+        _refuse_hidden_chance(node, inputs)
         try:
             if is_operator(planned.logical, node):
                 operators[node.name] = described = _described(node, inputs[0], planned)
@@ -491,6 +494,25 @@ def _require_once(frame: DataFrame, planned: Plan) -> DataFrame:
                 fix="report this",
             )
     return frame
+
+
+def _refuse_hidden_chance(node: Node, inputs: Sequence[DataFrame]) -> None:
+    """The plan takes a step for deterministic by the text of its SQL. Spark's analyser knows what the text means."""
+    step = node.step
+    if not isinstance(step, Where | Part | Select | Rolling | Windowed) or is_wild(node):
+        return
+    sql = (
+        step.expressions if isinstance(step, Select) else {f"_{at}": one for at, one in enumerate(expressions_of(node))}
+    )
+    asked = {name: one for name, one in sql.items() if one}
+    chance = find_chance_in_sql(inputs[0], asked) if asked else None
+    if chance is not None:
+        raise BadJob(
+            f"{node.kind} {node.name!r} is not deterministic, by {chance}: its guarantee would be derived wrongly",
+            where=node.where,
+            fix="derive such values from the event; or write them so that the plan knows them: a function with its"
+            " brackets, as in current_user(), a moment with its cast, as in CAST('now' AS TIMESTAMP)",
+        )
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -983,7 +1005,7 @@ def _compile_step(
         rows = RowStep(step.function, node.kind, node.name, node.where, columns, told, timeout, crashes)
         return apply_rows(frame, rows, step.schema, kept)
     if isinstance(step, Transform):
-        return _transformed(frame, step, node)
+        return _transformed(frame, step, node, planned.logical)
     if isinstance(step, Merge):
         return _merged(inputs, planned, node)
     if isinstance(step, Join):
@@ -1076,7 +1098,7 @@ def _fanned_out(
     return apply_fan_out(frame, fan, step.schema)
 
 
-def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:
+def _transformed(frame: DataFrame, step: Transform, node: Node, graph: LogicalGraph) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
@@ -1096,12 +1118,24 @@ def _transformed(frame: DataFrame, step: Transform, node: Node) -> DataFrame:
             where=node.where,
             fix="return the DataFrame that is to go on",
         )
-    if step.is_deterministic and (chance := find_chance(result, frame)) is not None:
+    for name, times in count_marks(result).items():
+        if times > 1:
+            before = graph.node(name)
+            raise BadJob(
+                f"transform {node.name!r} uses the rows of {before.kind} {name!r} {times} times, which is not"
+                " deterministic: Spark would compute it for each use, and each would have other values",
+                where=node.where,
+                fix="use the rows once in the transform, and split them outside of it: .where(...), .split(...);"
+                f" or write those of {name!r} to a topic first, and go on from there in a second job",
+            )
+    is_remembered = feeds_state(graph, node)
+    if step.is_deterministic and (chance := find_chance(result, frame, feeds_state=is_remembered)) is not None:
         raise BadJob(
             f"transform {node.name!r} is not deterministic, by {chance}, and is not declared so: its guarantee would be"
             " derived wrongly",
             where=node.where,
-            fix="declare it: .transform(..., deterministic=False); or derive random values from the event",
+            fix="declare it: .transform(..., deterministic=False); or derive random values from the event, and let no"
+            " rows depend on the order in which others come",
         )
     return result
 

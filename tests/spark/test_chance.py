@@ -78,6 +78,51 @@ def test_a_transform_that_is_not_deterministic_has_to_be_declared_so(change: Any
     assert "deterministic=False" in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        ({"id": "id", "t": "current_time"}, "current_time("),
+        ({"id": "id", "who": "user"}, "current_user()"),
+        ({"id": "id", "is_now": "at = 'now'"}, "CAST('now' AS TIMESTAMP)"),
+        ({"id": "id", "one": "1", "is_now": "coalesce(one = 1, at = 'today')"}, "'today'"),
+    ],
+)
+def test_what_only_spark_can_see_in_sql_stops_the_job_at_its_start(
+    select: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    rows = numbers().transform(lambda frame: frame.withColumn("at", F.timestamp_seconds("id"))).select(**select)
+    with pytest.raises(BadJob) as refused:
+        run_into_memory(tmp_path, rows)
+    assert refused.value.what.startswith("select 'select' is not deterministic, by ")
+    assert told in refused.value.what
+    assert "test_chance.py:" in refused.value.where
+
+
+def test_a_text_that_sounds_like_a_moment_is_taken_as_a_text(tmp_path: Path) -> None:
+    rows = numbers().select("id", name="CAST(id AS STRING)", user="id").select("id", "user", is_now="name = 'now'")
+    (found,) = run_into_memory(tmp_path, rows)
+    assert Counter((row.is_now, row.user - row.id) for row in found) == {(False, 0): COUNT}
+
+
+def test_a_transform_that_uses_rows_of_chance_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    lots = numbers().select("id", r="rand()")
+    both = lots.transform(lambda rows: rows.where("r < 0.5").union(rows.where("r >= 0.5")))
+    with pytest.raises(BadJob, match=r"transform 'transform' uses the rows of select 'select' 2 times") as refused:
+        run_into_memory(tmp_path, both)
+    assert "test_chance.py:" in refused.value.where
+
+
+def test_a_transform_may_keep_rows_by_their_order_only_if_nothing_remembers_them(tmp_path: Path) -> None:
+    def first_of_lot(rows: DataFrame) -> DataFrame:
+        return rows.dropDuplicates(["lot"])
+
+    firsts = numbers().select("id", lot="id % 7").transform(first_of_lot)
+    with pytest.raises(BadJob, match="transform 'transform' is not deterministic, by Deduplicate"):
+        run_into_memory(tmp_path / "remembered", firsts.key_by("lot").rolling(total="sum(id)"))
+    (found,) = run_into_memory(tmp_path / "written", firsts)
+    assert sorted(row.lot for row in found) == [*range(7)]
+
+
 def test_a_transform_that_gives_the_same_each_time_is_taken_as_it_is(tmp_path: Path) -> None:
     def change(frame: DataFrame) -> DataFrame:
         twice = F.udf(lambda number: number * 2, "BIGINT")
