@@ -9,6 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "lockgate"
 ORDER = (
     "errors",
+    "secrets",
     "surprises",
     "stopping",
     "failures",

@@ -29,6 +29,7 @@ from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import stream
 from lockgate.guarantees import Delivery, Guarantee
+from lockgate.postgres.connect import connect
 from lockgate.runtime.run import run
 from lockgate.services import ports
 from lockgate.services.postgres import DATABASE, USER, Postgres
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 VALUE = "id BIGINT, card STRING, cents INT, at BIGINT, shop STRING"
 _COLUMNS = "id bigint, card text, cents integer, at bigint, shop text"
 _BATCH_ROWS = "10000"
+_WHERE = "the table of the benchmark"
 
 
 def measure_table(
@@ -61,8 +63,6 @@ def measure_table(
         jars: PostgreSQL's JDBC driver, for the rival.
         home: a directory for the input, checkpoints and the log.
     """
-    import psycopg
-
     files, checkpoints = home / "payments", home / "checkpoints"
     shutil.rmtree(files, ignore_errors=True)
     rows_per_epoch = write_files(payments, settings, files)
@@ -71,7 +71,8 @@ def measure_table(
 
     def deliver(side: Guarantee) -> Delivered:
         name = next(names)
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
+        with connect(server.dsn, where=_WHERE, name="lockgate bench") as connection:
+            connection.autocommit = True  # for CHECKPOINT
             connection.execute(f"CREATE TABLE {name} ({_COLUMNS})")
             connection.execute("CHECKPOINT")  # nobody writes out what the other side has left
             began = time.monotonic()
@@ -184,9 +185,7 @@ def own_server(home: Path, tell: Tell) -> Iterator[Postgres]:
 
 def version_of(server: Postgres) -> str:
     """The version of PostgreSQL."""
-    import psycopg
-
-    with psycopg.connect(server.dsn) as connection:
+    with connect(server.dsn, where=_WHERE, name="lockgate bench") as connection:
         return connection.info.parameter_status("server_version") or "unknown"
 
 

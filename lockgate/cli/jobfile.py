@@ -25,6 +25,7 @@ from typing import Any
 from lockgate.dataflow.duration import as_duration
 from lockgate.dataflow.job import Job
 from lockgate.errors import LockgateError, Refused
+from lockgate.secrets import masked
 
 
 def load_job(path: str, parameters: Sequence[str] = ()) -> Job:
@@ -116,7 +117,7 @@ def _refusal(path: Path, error: BaseException, what: str) -> Refused:
     if isinstance(error, SyntaxError) and error.filename:  # maybe of a module that the file imports
         told, where = f"{type(error).__name__}: {error.msg}", f"{Path(error.filename).name}:{error.lineno}"
     else:
-        told = f"{type(error).__name__}: {error}"
+        told = masked(f"{type(error).__name__}: {error}")
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename) == path.resolve():
                 where = f"{path.name}:{frame.lineno}"
@@ -137,7 +138,9 @@ def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any
     for text in parameters:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise Refused(f"-p {text!r} is not name=value", where="command line", fix=f"-p name=value; {listed}")
+            raise Refused(
+                f"-p {masked(text)!r} is not name=value", where="command line", fix=f"-p name=value; {listed}"
+            )
         if name not in known and not takes_any:
             raise Refused(f"job() has no parameter {name!r}", where=path, fix=listed)
         arguments[name] = _convert(value, kinds.get(name, str), name, path)
@@ -157,8 +160,8 @@ def _convert(text: str, kind: Any, name: str, path: str) -> Any:
             continue
     told = " or ".join(_told(choice) for choice in choices)
     if typing.get_origin(kind) is typing.Literal:
-        raise Refused(f"parameter {name}={text!r} is not one of {told}", where=path, fix=f"give one of {told}")
-    raise Refused(f"parameter {name}={text!r} is not of type {told}", where=path, fix=f"give a {told}")
+        raise Refused(f"parameter {name}={masked(text)!r} is not one of {told}", where=path, fix=f"give one of {told}")
+    raise Refused(f"parameter {name}={masked(text)!r} is not of type {told}", where=path, fix=f"give a {told}")
 
 
 def _told(kind: Any) -> str:

@@ -124,7 +124,11 @@ def offer_ledger(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
         help="a job's file, or its name together with the place of its ledger",
     )
     offer_kafka(parser)
-    parser.add_argument("--postgres", metavar="DSN", help="the ledger is in this PostgreSQL database")
+    parser.add_argument(
+        "--postgres",
+        metavar="DSN",
+        help="the ledger is in this PostgreSQL database; env:NAME or file:/path says where the dsn is",
+    )
     parser.add_argument("--files", metavar="DIR", help="the ledger is in this directory of a FileSink")
     parser.add_argument("--sqlite", metavar="FILE", help="the ledger is in this file of an SqliteSink")
     parser.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB")

@@ -204,6 +204,7 @@ class _Runs:
             "servers": self.servers,
             "topics": {**inputs, **outputs},
         }
+        spec.touch(mode=0o600)  # a parameter of the job may be a password
         spec.write_text(json.dumps({**facts, **self.setting.source}))
         is_tracked = contender.guarantee is not Guarantee.AT_MOST_ONCE
         drivers = Drivers(

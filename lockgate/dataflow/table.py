@@ -20,6 +20,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.dataflow.steps import Step
 from lockgate.errors import BadJob
+from lockgate.secrets import check_reference
 
 FORMATS = ("parquet", "csv", "json")
 SHORTEST_REFRESH = timedelta(seconds=1)
@@ -76,7 +77,10 @@ class FileTable(TableRows):
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresTable(TableRows):
-    """The rows of a table or view in PostgreSQL, `customers` or `schema.customers`, as one statement sees them."""
+    """The rows of a table or view in PostgreSQL, `customers` or `schema.customers`, as one statement sees them.
+
+    The dsn is an address as libpq reads it, or says where the driver finds one: `env:NAME` or `file:/path`.
+    """
 
     table: str
     dsn: str = field(repr=False)  # there may be a password in it
@@ -89,6 +93,7 @@ class PostgresTable(TableRows):
             what="a PostgresTable needs a table, a dsn and a schema as text",
             fix='PostgresTable(table="customers", dsn="postgresql://host/database", schema="id INT, name STRING")',
         )
+        check_reference(self.dsn, where=f"declared at {caller()}")
 
     def summary(self) -> tuple[str, ...]:
         return ("PostgresTable", self.table)

@@ -1,19 +1,19 @@
-"""The one door to PostgreSQL: addresses, connections that wait for a server, and what its errors mean here.
+"""The one door to PostgreSQL: connections that wait for a server, and what its errors mean here.
 
     what PostgreSQL says                                what follows
     not there, starting, going away, connection lost    Lost: wait for it, two minutes at most; nothing is visible.
                                                         Away: it did not come in that time
-    wrong password, no such database, no right to       Refused, with the cure
+    wrong password, no such database, no right to       Refused, with the fix
+    no TLS, a certificate that proves nothing, a        Refused: whoever answers may be a stranger, and has not got the
+    password wanted in another way than SCRAM           password (see address.py)
     a value, a constraint                               Failed with PostgreSQL's own detail: to repeat cannot help
     disk full, deadlock, cancelled, staging is gone     EpochFailed: nothing is visible, the epoch is repeated
 
-No message shows a password: addresses are shown without it, and what the parser says of one that it cannot read is not
-passed on, since it quotes.
+No message shows a password.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import time
@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lockgate.errors import BadJob, BadMachine, EpochFailed, Failed, LockgateError, Refused, RowRefused, Unreachable
+from lockgate.errors import BadMachine, EpochFailed, Failed, LockgateError, Refused, RowRefused, Unreachable
+from lockgate.postgres.address import conninfo_of, server_of
 
 if TYPE_CHECKING:
     from psycopg import Connection as _Connection
@@ -42,18 +43,21 @@ _STAGING = re.compile(rf'"?{STAGING_PREFIX}\w+"?')
 _LOOK_EVERY_SECONDS = 0.5
 _WORD_EVERY_SECONDS = 5.0
 _EXCERPT = 500
-_SECRETS = ("password", "sslpassword")
-_DEFAULTS = {
-    "connect_timeout": 10,
-    # A peer that vanished without a word is noticed within a minute or so, and not by the kernel in hours.
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
 _GOING = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 _RIGHTS = "grant what is missing to that user, or name another one in the dsn"
 # Before a session begins there is only text; what is not listed here is waited for.
+# The password has not been sent yet when libpq says one of these.
+_STRANGERS = (
+    (
+        "does not support SSL",
+        "switch TLS on in the server; or, on a network that you trust, sslmode=disable in the dsn",
+    ),
+    ("does not match host name", "write a name of the certificate as host= (and hostaddr= if it does not resolve)"),
+    ("host name must be specified", "write a name of the certificate as host=, beside hostaddr="),
+    ("certificate verify failed", "sslrootcert=/path/to/issuer in the dsn, on each machine; or renew what has expired"),
+    ("root certificate", "correct sslrootcert= in the dsn; the file has to be on each machine that connects"),
+    ("authentication method requirement", "store the password as SCRAM in the server; or say require_auth= in the dsn"),
+)
 _REFUSALS = (
     ("authentication failed", "correct the user and the password in the dsn (or PGPASSWORD, or ~/.pgpass)"),
     ("no password supplied", "give the password in the dsn, in PGPASSWORD or in ~/.pgpass"),
@@ -62,7 +66,9 @@ _REFUSALS = (
     ("not permitted to log in", _RIGHTS),
     ("permission denied", _RIGHTS),
     ("not currently accepting connections", "ALTER DATABASE ... ALLOW_CONNECTIONS true, or name another database"),
-    ("does not support SSL", "change sslmode in the dsn, or let the server offer SSL"),
+    ("weak sslmode", "omit sslmode= from the dsn, or write verify-full"),
+    ("definition of service", "correct service= in the dsn (or PGSERVICE), or the service file"),
+    ("connection is bad: invalid", "correct that option in the dsn"),
     ("configuration parameter", "correct options= in the dsn"),
     ("invalid value for parameter", "correct options= in the dsn"),
     ("certificate", "correct sslmode, sslrootcert, sslcert and sslkey in the dsn"),
@@ -81,37 +87,18 @@ class StagingGone(EpochFailed):
     """A staging table is not there any more: another driver of the job has removed it."""
 
 
-def server_of(dsn: str, where: str) -> str:
-    """The server and database that a dsn names, always written the same way, without passwords."""
-    try:
-        from psycopg import ProgrammingError
-        from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    except ImportError:  # a plan can be drawn without the client library
-        return f"PostgreSQL at an address with digest {hashlib.sha256(dsn.encode()).hexdigest()[:12]}"
-    try:
-        facts = conninfo_to_dict(dsn)
-    except ProgrammingError:
-        raise BadJob(
-            "the dsn cannot be read",  # and is not shown: there may be a password in it
-            where=where,
-            fix='dsn="postgresql://user:password@host:5432/database", special characters as %XX; or as keywords:'
-            " dsn=\"host=... dbname=... user=... password='...'\"",
-        ) from None
-    return make_conninfo("", **{name: text for name, text in sorted(facts.items()) if name not in _SECRETS})
-
-
 def connect(dsn: str, *, where: str, name: str, patience: timedelta | None = None) -> Connection:
     """A connection, not in autocommit; waits for a server that is not there. `name` is shown in pg_stat_activity."""
     psycopg = _driver()
     limit = (PATIENCE if patience is None else patience).total_seconds()
-    server = server_of(dsn, where)
+    server, conninfo = server_of(dsn, where), conninfo_of(dsn, where)
     began = time.monotonic()
     word_due = began + _WORD_EVERY_SECONDS
     while True:
         connection: Connection | None = None
         try:
             connection = psycopg.connect(
-                _with_defaults(dsn), application_name=name, client_encoding="utf8", prepare_threshold=None
+                conninfo, application_name=name, client_encoding="utf8", prepare_threshold=None
             )
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             _settle(connection)
@@ -199,6 +186,9 @@ def _without_state(error: PostgresError, said: str, where: str, *, is_operationa
         return Failed(
             f"the PostgreSQL client failed: {type(error).__name__}", where=where, fix="check the options in the dsn"
         )
+    for text, fix in _STRANGERS:
+        if text in said:
+            return Refused(f"PostgreSQL is not trusted, and got no password: {said}", where=where, fix=fix)
     for text, fix in _REFUSALS:
         if text in said:
             return Refused(f"PostgreSQL refuses the connection: {said}", where=where, fix=fix)
@@ -223,13 +213,6 @@ def _said(error: PostgresError) -> str:
     parts += [f"constraint {diag.constraint_name!r}" if diag.constraint_name else None]
     parts += [diag.context if diag.context and diag.context.startswith("COPY") else None]
     return " ".join("; ".join(part for part in parts if part).split())[:_EXCERPT]
-
-
-def _with_defaults(dsn: str) -> str:
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    given = conninfo_to_dict(dsn)
-    return make_conninfo(dsn, **{name: value for name, value in _DEFAULTS.items() if name not in given})
 
 
 def _settle(connection: Connection) -> None:

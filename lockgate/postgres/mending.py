@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from lockgate.commit.ledger import Entry
 from lockgate.commit.mending import MendableLedger, moved, read_if_possible
 from lockgate.errors import Failed, Refused
-from lockgate.postgres.connect import Lost, connect, server_of, told
+from lockgate.postgres.address import server_of
+from lockgate.postgres.connect import Lost, connect, told
 from lockgate.postgres.staging import REGISTRY, registered
 from lockgate.postgres.store import LEDGER, driver_name, make_tables, read_entry
 from lockgate.postgres.tables import TableName

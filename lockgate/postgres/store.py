@@ -29,7 +29,8 @@ from lockgate.commit.resource import Moved, Opening, Resource
 from lockgate.errors import EpochFailed, InvariantBroken, LockgateError, Refused
 from lockgate.faultpoints import armed
 from lockgate.postgres import connect as door
-from lockgate.postgres.connect import Lost, connect, failure_of, server_of, told
+from lockgate.postgres.address import server_of
+from lockgate.postgres.connect import Lost, connect, failure_of, told
 from lockgate.postgres.copying import CopyOrder, collect_votes, encode
 from lockgate.postgres.staging import (
     StagedRows,

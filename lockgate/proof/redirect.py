@@ -41,7 +41,7 @@ from lockgate.planner.chance import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
 from lockgate.planner.physical import is_exact
 from lockgate.planner.sql import read_expression
-from lockgate.postgres.connect import server_of
+from lockgate.postgres.address import server_of
 from lockgate.sinks.console import ConsoleSink
 from lockgate.sinks.files import FileSink
 from lockgate.sinks.kafka import KafkaSink

@@ -217,6 +217,7 @@ class Run:
     def _write_spec(self, site: Site) -> Path:
         self._directory.mkdir(parents=True, exist_ok=True)
         spec = self._directory / "spec.json"
+        spec.touch(mode=0o600)  # a parameter of the job may be a password
         spec.write_text(json.dumps({"site": site.as_json(), **self.stage.source}))
         return spec
 

@@ -28,10 +28,12 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob, Unreachable
 from lockgate.guarantees import Delivery
-from lockgate.postgres.connect import Lost, connect, server_of, told
+from lockgate.postgres.address import server_of
+from lockgate.postgres.connect import Lost, connect, told
 from lockgate.postgres.mending import PostgresLedger
 from lockgate.postgres.store import PostgresResource, Target, look_up, require_table, write_plainly
 from lockgate.postgres.tables import TableColumn, TableName, find_table, parse_name, row_columns
+from lockgate.secrets import check_reference
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,7 +48,8 @@ _CHECK_PATIENCE = timedelta(seconds=5)  # before anything runs somebody is waiti
 class PostgresSink(CommittingSink):
     """Rows for a table, `orders` or `schema.orders`; with a `key` they replace each other, `deleted` removes keys.
 
-    The table has the names of the rows' columns. `create=True` makes it from the rows where it is missing.
+    The table has the names of the rows' columns. `create=True` makes it from the rows where it is missing. The dsn is
+    an address as libpq reads it, or says where one is: `env:NAME` or `file:/path`, on each machine that connects.
     """
 
     table: str
@@ -79,6 +82,7 @@ class PostgresSink(CommittingSink):
                 fix='name the column(s) that identify a row: key="id"',
             )
         parse_name(table, where)
+        check_reference(dsn, where=where)
         object.__setattr__(self, "table", table)
         object.__setattr__(self, "dsn", dsn)
         object.__setattr__(self, "key", keys)

@@ -13,32 +13,12 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused, RowRefused, Unreachable
+from lockgate.errors import EpochFailed, Failed, Refused, RowRefused, Unreachable
 from lockgate.postgres import connect as door
-from lockgate.postgres.connect import PATIENCE, Away, Lost, StagingGone, connect, failure_of, server_of
+from lockgate.postgres.connect import PATIENCE, Away, Lost, StagingGone, connect, failure_of
 from lockgate.services.postgres import Postgres
 
 SOON = timedelta(seconds=0.2)
-
-
-@pytest.mark.parametrize(
-    "dsn",
-    [
-        "postgresql://ada:s3cret@db:5432/sales",
-        "postgres://ada:s3cret@db:5432/sales?sslpassword=s3cret",
-        "port=5432 dbname=sales user=ada password=s3cret host=db",
-        "host=db port=5432 user=ada password='s3cret' dbname=sales",
-    ],
-)
-def test_one_database_has_one_name_without_its_password(dsn: str) -> None:
-    assert server_of(dsn, where="test") == "dbname=sales host=db port=5432 user=ada"
-
-
-@pytest.mark.parametrize("dsn", ["host=db s3cret word", "postgresql://ada:s3cret%ZZ@db/sales"])
-def test_a_dsn_that_cannot_be_read_is_refused_without_being_shown(dsn: str) -> None:
-    with pytest.raises(BadJob, match="cannot be read") as raised:
-        server_of(dsn, where="test")
-    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

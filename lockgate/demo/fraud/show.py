@@ -44,6 +44,7 @@ from lockgate.demo.fraud.measured import Measured, Phase, Stamps
 from lockgate.demo.fraud.topics import ANALYSERS, Topics
 from lockgate.errors import Failed, LockgateError
 from lockgate.kafka.topics import delete_topics, existing_topics
+from lockgate.postgres.connect import connect
 from lockgate.presenter.presenter import check_client
 from lockgate.services.alone import alone
 from lockgate.services.processes import Mark
@@ -54,7 +55,8 @@ DISTURBED = "blacklist"
 
 _DRIVERS = (("amount", "velocity", "place"), (DISTURBED,))
 _PROCESSES = (*(parts[0] for parts in _DRIVERS), "results", "presenter", "sender")
-_WHERE = "the topics of the show"
+_WHERE = "the topics and tables of the show"
+_DATABASE_PATIENCE = timedelta(seconds=5)
 _OLD_TOPIC = re.compile(r"fraud-\d{8}-\d{6}-.+")
 _OLD_TABLE = r"^fraud_\d{8}_\d{6}_(results|letters)$"
 _OUR_ERROR = re.compile(r"^\S.*\n  where: .*\n  fix: .*", re.MULTILINE)
@@ -152,10 +154,9 @@ def _forget_old(servers: str, dsn: str) -> None:
 
 
 def _drop_tables(dsn: str, pattern: str) -> None:
-    import psycopg
     from psycopg import sql
 
-    with psycopg.connect(dsn) as connection:
+    with connect(dsn, where=_WHERE, name="lockgate demo", patience=_DATABASE_PATIENCE) as connection:
         found = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename ~ %s"
         for (table,) in connection.execute(found, [pattern]).fetchall():
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(table)))
@@ -260,7 +261,7 @@ class _Stage:
         query = sql.SQL("SELECT count(card), count(*) FILTER (WHERE NOT is_partial) FROM {}").format(
             sql.Identifier(self._topics.table)
         )
-        with psycopg.connect(self._dsn) as connection:
+        with connect(self._dsn, where=_WHERE, name="lockgate demo", patience=_DATABASE_PATIENCE) as connection:
             try:
                 row = connection.execute(query).fetchone()
             except psycopg.errors.UndefinedTable:  # the job makes it when its first rows are there
