@@ -33,7 +33,6 @@ from lockgate.proof.strikes import KINDS, Ground, fitting, known_points, skipped
 from lockgate.proof.trial import Stage
 from lockgate.proof.verdict import Verdict
 from lockgate.proof.workload import Shape, Workload, make_workload
-from lockgate.secrets import masked
 from lockgate.services.alone import alone
 from lockgate.services.smalldisk import why_no_small_disk
 from lockgate.services.spark import SparkCluster
@@ -219,7 +218,7 @@ def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Setti
         job=job.name,
         guarantee=job.guarantee,
         file=wish.file,
-        parameters=dict(masked(one).split("=", 1) for one in wish.parameters),
+        parameters=dict(one.split("=", 1) for one in wish.parameters),
         options=options,
         workload=f"{len(workload.events):,} events a trial, {workload.origin}",
         job_digest=_digest(Path(wish.file)),

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lockgate.guarantees import Guarantee
+from lockgate.secrets import masked
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,15 @@ class Settings:
     job: str
     guarantee: Guarantee
     file: str  # as it was given
-    parameters: Mapping[str, str]  # of the job file
+    parameters: Mapping[str, str]  # of the job file; without passwords, because pages and files of results show them
     options: Mapping[str, str]  # of the command, without --seed and --trial; "" for one without a value
     workload: str  # in words
     job_digest: str  # of the job's code and plan
     versions: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        hidden = (masked(f"{name}={value}").partition("=") for name, value in self.parameters.items())
+        object.__setattr__(self, "parameters", {name: value for name, _, value in hidden})
 
     @property
     def digest(self) -> str:

@@ -128,6 +128,22 @@ def test_a_value_of_another_type_is_refused(write: Write, annotation: str, text:
     assert told in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ("def job(x: int):\n    return make(x)\n", ["x=postgresql://ada:c4nary@db.example/orders"]),
+        ("def job(x: Literal['a']):\n    return make(x)\n", ["x=host=db.example password=c4nary"]),
+        ("def job(x: str):\n    return make(x)\n", ["postgresql://ada:c4nary@db.example/orders"]),
+        ("def job(x: str):\n    raise ValueError(f'no answer from {x}')\n", ["x=postgresql://ada:c4nary@db.example/o"]),
+    ],
+)
+def test_a_refusal_does_not_show_the_password_of_a_parameter(write: Write, text: str, parameters: list[str]) -> None:
+    with pytest.raises(Refused) as refused:
+        load_job(write(text), parameters)
+    assert "c4nary" not in str(refused.value)
+    assert "***" in refused.value.what
+
+
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(write: Write) -> None:
     with pytest.raises(Refused) as refused:
         given(write, "x: Literal['a', 'b']", "x=c")

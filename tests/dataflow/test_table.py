@@ -83,6 +83,12 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(PostgresTable(table="a", dsn="postgresql://me:secret@host/db", schema="a INT"))
 
 
+def test_a_reference_that_names_nothing_is_refused_at_its_line() -> None:
+    refused = refusal(lambda: PostgresTable(table="a", dsn="file:dsn", schema="a INT"))
+    assert "'file:dsn' is no absolute path" in refused.what
+    assert "test_table.py" in refused.where
+
+
 def test_a_join_adds_the_columns_of_the_table_and_keeps_what_comes_along() -> None:
     joined = orders().event_time("at", lateness="1 minute").join(customers(), on="customer")
     graph = planned(joined.window(tumbling("1 minute")).aggregate(n="count(*)")).logical

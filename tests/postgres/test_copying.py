@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from lockgate.errors import RowRefused
+from lockgate.errors import Refused, RowRefused
 from lockgate.failures import Carried, find_error
 from lockgate.postgres import copying
 from lockgate.postgres.connect import Away
@@ -179,6 +179,16 @@ def test_a_server_that_is_away_is_the_tasks_result(monkeypatch: pytest.MonkeyPat
     (vote,) = told.to_pylist()
     assert type(find_error(vote["failure"])) is Away, "the driver waits for it, and tells so; Spark would not"
     assert vote["rows"] == 0
+
+
+def test_a_reference_that_leads_nowhere_on_a_worker_is_the_tasks_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORDERS_DSN", raising=False)
+    (told,) = order("env:ORDERS_DSN", n="int").vote([pa.record_batch({"n": [1]})], task=0)
+    (vote,) = told.to_pylist()
+    failure = find_error(vote["failure"])
+    assert type(failure) is Refused
+    assert "env:ORDERS_DSN leads to no value on this machine" in failure.what
+    assert "workers" in failure.fix
 
 
 @pytest.mark.system

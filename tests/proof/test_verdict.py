@@ -145,6 +145,15 @@ def test_a_trial_is_replayed_with_its_settings() -> None:
 
 def test_settings_are_known_by_what_they_say() -> None:
     assert Settings.of_json(json.loads(json.dumps(SETTINGS.as_json()))) == SETTINGS
+
+
+def test_settings_and_the_commands_on_a_page_hold_no_password() -> None:
+    parameters = {"dsn": "postgresql://ada:c4nary@db.example/orders", "password": "c4nary", "n": "1"}
+    settings = replace(SETTINGS, parameters=parameters)
+    shown = f"{settings.as_json()} {settings.replay(7, 3)} {settings.command(7, 10)}"
+    assert "c4nary" not in shown
+    assert "dsn=postgresql://ada:***@db.example/orders" in shown
+    assert "-p n=1" in shown
     turned = replace(SETTINGS, options=dict(reversed([*SETTINGS.options.items()])), file="elsewhere/payments.py")
     assert turned.digest == SETTINGS.digest
     assert replace(SETTINGS, job_digest="abd").digest != SETTINGS.digest

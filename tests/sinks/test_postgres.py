@@ -1,5 +1,6 @@
 """What Spark computes is what PostgreSQL has, once, whatever happens to the tasks in between."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from lockgate import Guarantee, Job, SensorSource, plan, stream
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Opening, Resource
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
@@ -21,8 +23,10 @@ from lockgate.faultpoints import Fault, arm, as_environment
 from lockgate.guarantees import Delivery
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.testing import ResourceContract, Row, opening
-from support.process import program, running
+from support.certificates import Authority
+from support.process import LOCKGATE, program, run, running
 from support.programs.upserts import drive
+from support.strangers import tls_in_front
 
 DSN = "postgresql://ada:s3cret@db:5432/sales"
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -47,6 +51,8 @@ def open_one(spark: SparkSession, sink: PostgresSink) -> Resource:
         ({"table": ""}, "needs a table and a dsn"),
         ({"dsn": None}, "needs a table and a dsn"),
         ({"table": "a.b.c"}, "names no table"),
+        ({"dsn": "env:"}, "names no environment variable"),
+        ({"dsn": "file:dsn"}, "is no absolute path"),
     ],
 )
 def test_what_cannot_mean_anything_is_refused_where_it_is_declared(options: Any, what: str) -> None:
@@ -62,6 +68,58 @@ def test_what_a_sink_says_of_itself_never_shows_the_password() -> None:
     assert sink.places == {(sink.resource, "'sales.orders'")}
     assert "s3cret" not in f"{sink!r} {sink.summary()} {sink.places} {sink.ability} {sink.resource}"
     assert (sink.columns_needed(), sink.expressions()) == (("shop", "id"), ("gone",))
+
+
+def test_a_plan_of_a_reference_shows_the_reference_and_needs_no_value() -> None:
+    sink = PostgresSink(table="orders", dsn="env:NOT_SET_ANYWHERE", key="id")
+    assert sink.resource == "PostgreSQL at env:NOT_SET_ANYWHERE"
+    assert repr(sink) == "PostgresSink(table='orders', key=('id',), deleted=None, create=False)"
+    rows = stream("sensors", SensorSource()).select("sensor", id="sensor")
+    job = Job("orders", rows.to("orders", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert plan(job).reached is Guarantee.END_TO_END_EXACTLY_ONCE
+
+
+CANARY_JOB = """
+from lockgate import FileSource, Guarantee, Job, PostgresSink, stream
+
+def job(dsn: str, events: str) -> Job:
+    rows = stream("events", FileSource(path=events, value="id BIGINT"))
+    sink = PostgresSink(table="canary", dsn=dsn, create=True)
+    return Job("canary", rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+"""
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_a_run_over_tls_by_reference_delivers_and_leaves_the_password_nowhere(
+    dsn: str, database: Any, tmp_path: Path
+) -> None:
+    facts, authority = urlsplit(dsn), Authority(tmp_path / "authority")
+    place = tmp_path / "place"
+    (place / "events").mkdir(parents=True)
+    (place / "events" / "1.json").write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))
+    (place / "job.py").write_text(CANARY_JOB)
+    (schema,) = database.execute("SELECT current_schema()").fetchone()
+    with tls_in_front(int(facts.port or 0), authority.server_context("db.example")) as port:
+        secret = (
+            f"host=db.example hostaddr=127.0.0.1 port={port} user={facts.username} password={facts.password}"
+            f" dbname={facts.path[1:]} options='-csearch_path=\"{schema}\"'"
+        )
+        words = [*LOCKGATE, "run", "job.py", "--until-caught-up", "--json", "-p", f"events={place / 'events'}"]
+        words += ["-p", "dsn=env:CANARY_DSN"]
+        refused = run(*words, cwd=place, environ={"CANARY_DSN": secret})
+        assert database.execute("SELECT to_regclass('canary')").fetchone() == (None,)
+        trusted = {"CANARY_DSN": f"{secret} sslrootcert={authority.certificate}"}
+        done = run(*words, cwd=place, environ=trusted)
+    assert refused.returncode == 2
+    assert "certificate verify failed" in refused.stderr
+    assert "PostgreSQL at env:CANARY_DSN" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert database.execute("SELECT count(DISTINCT id), count(*) FROM canary").fetchone() == (100, 100)
+    files = [file for file in place.rglob("*") if file.is_file()]
+    assert any("checkpoint" in str(file) for file in files)
+    canary = str(facts.password).encode()
+    assert [file for file in files if canary in file.read_bytes()] == []
 
 
 @pytest.mark.parametrize("key", [None, "id"])
