@@ -18,10 +18,14 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial, partialmethod
 from itertools import pairwise
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
+from typing import Any, TypeGuard
 
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.fanout import FanOut
@@ -153,27 +157,70 @@ def _why_function(function: StatefulFunction) -> Iterator[str]:
     yield from (why for name, why in _BY_EPOCH.items() if name in asked)
 
 
-def _methods(function: StatefulFunction) -> Iterator[FunctionType]:
-    """The author's own methods."""
-    for one in type(function).__mro__:
-        if one is StatefulFunction:
-            return
-        yield from (method for method in vars(one).values() if isinstance(method, FunctionType))
-
-
 def _asked_of_context(function: StatefulFunction) -> set[str]:
     """The names that a function asks its context for; a column may have the same names, and is none of them.
 
-    Where the context is handed on (to a helper, into a variable), every name in the code may be asked of it.
+    If the context is handed on (to a helper, into a variable, by a decorator), every name in the code that may receive
+    it counts as asked.
     """
     asked: set[str] = set()
-    for method in _methods(function):
-        if method.__name__ in ("process", "on_timer"):
-            found = _asked_of(method.__code__.co_varnames[2:3], method.__code__)
+    for name in ("process", "on_timer"):
+        for method in (names[name] for names in _namespaces(function) if name in names):
+            found = _asked_of(method.__code__.co_varnames[2:3], method.__code__) if _is_plain(method) else None
             if found is None:
-                return {name for each in _methods(function) for name in _names(each.__code__)}
+                return _names_within(function)
             asked |= found
     return asked
+
+
+def _namespaces(function: StatefulFunction) -> Iterator[Mapping[str, Any]]:
+    """What the user has written: for this object, and in its classes."""
+    yield vars(function)
+    for one in type(function).__mro__:
+        if one is StatefulFunction:
+            return
+        yield vars(one)
+
+
+def _is_plain(method: object) -> TypeGuard[FunctionType]:
+    """Is its third parameter the context, and is its code all that runs?"""
+    return isinstance(method, FunctionType) and method.__code__.co_argcount >= 3 and not hasattr(method, "__wrapped__")
+
+
+def _names_within(function: StatefulFunction) -> set[str]:
+    """All names in the code that a function may run, as far as it is the user's; all of a context if some is hidden."""
+    waiting = [one for names in _namespaces(function) for one in names.values()]
+    entries = [names[name] for names in _namespaces(function) for name in ("process", "on_timer") if name in names]
+    if not all(map(_code_behind, entries)):
+        return {*_BY_EPOCH}
+    found: dict[CodeType, set[str]] = {}
+    while waiting:
+        for one in _code_behind(waiting.pop()):
+            if one.__code__ not in found and one.__module__.split(".")[0] not in sys.stdlib_module_names:
+                found[one.__code__] = _names(one.__code__)
+                waiting += [*_cells(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+                waiting += [one.__globals__[name] for name in found[one.__code__] if name in one.__globals__]
+    return set().union(*found.values())
+
+
+def _code_behind(value: object) -> list[FunctionType]:
+    """The functions that run if this is called; none if it is no function, or one without Python code."""
+    if isinstance(value, staticmethod | classmethod | MethodType):
+        return _code_behind(value.__func__)
+    if isinstance(value, partial | partialmethod):
+        given = (value.func, *value.args, *value.keywords.values())
+        return [one for each in given for one in _code_behind(each)]
+    if isinstance(value, FunctionType):
+        return [value, *_code_behind(getattr(value, "__wrapped__", None))]
+    called = next((vars(one)["__call__"] for one in type(value).__mro__ if "__call__" in vars(one)), None)
+    return [called] if isinstance(called, FunctionType) else []
+
+
+def _cells(function: FunctionType) -> Iterator[object]:
+    """What a function has of the function around it."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # of one that is still empty
+            yield cell.cell_contents
 
 
 def _asked_of(variable: Sequence[str], code: CodeType) -> set[str] | None:
@@ -181,13 +228,14 @@ def _asked_of(variable: Sequence[str], code: CodeType) -> set[str] | None:
     asked: set[str] = set()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG")]
     for step, after in pairwise(steps):
-        loaded = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # one step may load two variables
-        if not step.opname.startswith("LOAD_") or not {*loaded} & {*variable}:
+        loaded = _loaded(step)
+        if not {*loaded} & {*variable}:
             continue
         is_shared = bool({*variable} & {*code.co_cellvars, *code.co_freevars})
         if step.opname == "LOAD_CLOSURE" or (is_shared and step.opname.startswith("LOAD_FAST")):
             continue  # it is handed to code inside, which is looked at below
-        if loaded[-1] not in variable or after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+        is_handed_on = bool({*loaded[:-1]} & {*variable})
+        if is_handed_on or after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
             return None
         asked.add(after.argval)
     for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
@@ -197,6 +245,14 @@ def _asked_of(variable: Sequence[str], code: CodeType) -> set[str] | None:
                 return None
             asked |= found
     return asked
+
+
+def _loaded(step: dis.Instruction) -> tuple[object, ...]:
+    """What an instruction puts on the stack, the top last; newer Pythons have some for two variables."""
+    told = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    if step.opname == "STORE_FAST_LOAD_FAST":  # Python 3.13
+        return told[1:]
+    return told if step.opname.startswith("LOAD_") else ()
 
 
 def _names(code: CodeType) -> set[str]:

@@ -1,6 +1,8 @@
 """A job that has more than one right answer is found, with the reason; one that has one answer is left in peace."""
 
 from collections.abc import Callable
+from functools import partialmethod, wraps
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,66 @@ class Inside(Counting):
         wait()
 
 
+class Storing(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        for each in [context]:
+            each.at(row.v)
+
+
+class Twice(Counting):
+    def process(self, row: Any, context: Any) -> Any:
+        set_at(context, context.key)
+
+
+def set_at(context: Any, key: Any) -> None:
+    context.at(key)
+
+
+def logged(function: Callable[..., Any], *, is_marked: bool) -> Callable[..., Any]:
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
+    return wraps(function)(call) if is_marked else call
+
+
+def wait(self: Any, row: Any, context: Any) -> Any:
+    return [context.at(row.v)]
+
+
+class Waits:
+    def __call__(self, row: Any, context: Any) -> Any:
+        context.at(row.v)
+
+
+class Decorated(Counting):
+    process = logged(wait, is_marked=True)
+
+
+class DecoratedInSecret(Counting):
+    process = logged(wait, is_marked=False)
+
+
+class Assigned(Counting):
+    process = wait
+
+
+class Bound(Counting):
+    process = partialmethod(wait)
+
+
+class Called(Counting):
+    process = Waits()
+
+
+class Hidden(Counting):
+    process = attrgetter("v")
+
+
+class TakingAll(Counting):
+    def process(self, row: Any, *rest: Any) -> Any:
+        rest[0].at(row.v)
+
+
 def source(name: str = "in") -> Stream:
     return stream(name, KafkaSource(topic=name, servers="h:1", value="k STRING, v DOUBLE, at TIMESTAMP"))
 
@@ -120,7 +182,11 @@ def reasons(*last: Stream, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, **mor
         (lambda: timed().key_by("k").process(Alarming()), "due when an epoch ends"),
         *(
             (lambda function=function: timed().key_by("k").process(function()), "due when an epoch ends")
-            for function in (HandingOn, Renaming, ByName, ByDefault, Inside)
+            for function in (HandingOn, Renaming, ByName, ByDefault, Inside, Storing, Twice)
+        ),
+        *(
+            (lambda function=function: timed().key_by("k").process(function()), "due when an epoch ends")
+            for function in (Decorated, DecoratedInSecret, Assigned, Bound, Called, Hidden, TakingAll)
         ),
         (lambda: source().merge(source("b")).key_by("k").rolling(n="count(*)"), "have none between them"),
     ],
