@@ -33,7 +33,7 @@ from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.errors import BadJob, EpochFailed, Failed, Refused, RowRefused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
 
@@ -128,7 +128,7 @@ class SqliteSink(CommittingSink):
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         with closing(_connect(self.path)) as opened, _transaction(opened) as connection:
-            staging = _Staging(self, "plain")
+            staging = _Staging(self, "plain", where=f"SqliteSink(table={self.table!r}), {self.resource}")
             staging.make(connection, rows)
             name = staging.put(connection, self.prepare(rows))
             staging.move(connection, name)
@@ -152,7 +152,9 @@ class SqliteResource(Resource):
         self._job = job
         self._is_deciding = is_deciding
         self._connection = _connect(path, where)
-        self._stagings = {output: _Staging(sink, job) for output, sink in sinks.items()}
+        self._stagings = {
+            output: _Staging(sink, job, where=f"output {output!r}, {where}") for output, sink in sinks.items()
+        }
         with self._told(), _transaction(self._connection) as connection:
             connection.execute(_MAKE_LEDGER)
 
@@ -223,7 +225,8 @@ class SqliteResource(Resource):
                 f"SQLite: {error}", where=self.where, fix="see that the disk has room and nobody locks the file"
             ) from error
         except sqlite3.Error as error:
-            raise Failed(
+            kind = RowRefused if isinstance(error, sqlite3.IntegrityError) else Failed
+            raise kind(
                 f"SQLite refuses the rows of an epoch: {error}",
                 where=self.where,
                 fix="mend the rows or the table, and run the job again: nothing of the epoch is visible",
@@ -290,6 +293,7 @@ class _Staging:
 
     sink: SqliteSink
     job: str
+    where: str
 
     @property
     def table(self) -> str:
@@ -308,7 +312,7 @@ class _Staging:
         if missing:
             raise Refused(
                 f"table {self.sink.table!r} has no column {', '.join(map(repr, missing))}",
-                where=self.sink.resource,
+                where=self.where,
                 fix=f"add it, or select what the table has: {', '.join(sorted(there))}",
             )
         own = ["lockgate_name TEXT NOT NULL", "lockgate_number INTEGER NOT NULL", "lockgate_deleted INTEGER NOT NULL"]
@@ -322,9 +326,9 @@ class _Staging:
         keys = [column for column in columns if column.lower() in {name.lower() for name in self.sink.key}]
         null = next((key for row in found for key in keys if row[key] is None), None)
         if null is not None:  # a table that was made by others may take it, and would have the row twice after a replay
-            raise Failed(
+            raise RowRefused(
                 f"{null} is null in a row for table {self.sink.table!r}, and is part of the key",
-                where=self.sink.resource,
+                where=self.where,
                 fix="leave such rows out (where), or say where they go instead: Job(..., dead_letters=...)",
             )
         marks = ", ".join("?" * (len(columns) + 3))

@@ -17,7 +17,7 @@ from lockgate.commit.ledger import Entry
 from lockgate.commit.permits import Permits
 from lockgate.commit.protocol import Epoch
 from lockgate.commit.resource import Opening, Resource
-from lockgate.errors import BadJob, EpochFailed, Failed, LedgerMismatch, Refused
+from lockgate.errors import BadJob, LedgerMismatch, Refused, RowRefused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.sqlite import SqliteSink
 from lockgate.testing import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
@@ -79,12 +79,13 @@ class TestModes(Sqlite):
         sink = self.sink(key="ID" if there else "id")
         resource = sink.open(opening(sink, self._spark, is_deciding=True))
         frame = self._spark.createDataFrame([(1, "one"), (None, "none")], "id INT, name STRING")
-        with pytest.raises(Failed, match="id is null in a row for table 'out', and is part of the key") as caught:
+        with pytest.raises(RowRefused, match="id is null in a row for table 'out', and is part of the key") as caught:
             resource.stage({"out": frame}, 0)
-        assert not isinstance(caught.value, EpochFailed)
+        assert caught.value.where == f"output 'out', SQLite file {self.path}, contract"  # the job and its line
         assert list(resource.leftovers()) == []
-        with pytest.raises(Failed, match="id is null"):
+        with pytest.raises(RowRefused, match="id is null") as caught:
             sink.write(frame, 0)
+        assert caught.value.where == f"SqliteSink(table='out'), SQLite file {self.path}"
         assert list(self.seen()) == []
 
     def test_a_key_that_is_null_is_told_for_a_dead_letter(self) -> None:
@@ -117,9 +118,8 @@ class TestModes(Sqlite):
         resource = self.open(is_deciding=True)
         resource.publish(None, CLAIM, after=None)
         staged = resource.stage(self.rows((1, "good"), (2, "bad")), 0)
-        with pytest.raises(Failed, match="CHECK constraint failed") as caught:
+        with pytest.raises(RowRefused, match="CHECK constraint failed"):
             resource.publish(staged, FIRST, after=CLAIM)
-        assert not isinstance(caught.value, EpochFailed)
         assert list(self.seen()) == []
         assert resource.read() == CLAIM
 
