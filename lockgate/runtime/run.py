@@ -69,7 +69,7 @@ from lockgate.runtime.progress import Progress, Watcher, behind_job, is_epoch
 from lockgate.runtime.realtime import unended_records, with_waiting
 from lockgate.runtime.scans import count_once, scans_of, source_logs
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
-from lockgate.runtime.sourcelist import SourceList
+from lockgate.runtime.sourcelist import SourceList, sources_in_order
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Times, Tries, as_text
@@ -317,6 +317,8 @@ class Run:
             try:
                 if self._writer.files is not None:
                     self._writer.files.watch()
+                if self.job.mode is Mode.REAL_TIME and self._writer.topics is not None:
+                    self._writer.topics.watch()  # the writer looks in every epoch, and writes none of this query
             except LockgateError:
                 self.stop()
                 raise
@@ -827,7 +829,7 @@ def _epoch_writer(
 
 def _topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:
     """The ids of all topics that a job reads and writes, including the topic of dead letters."""
-    read = [node.step.source for node in planned.logical.nodes if isinstance(node.step, Read)]
+    read = [source for _, source in sources_in_order(planned, compiled.parts)]
     written = [output.sink for output in compiled.outputs]
     where = f"job {planned.job.name!r}, declared at {planned.job.origin}; checkpoint {checkpoint.root}"
     return TopicIds(checkpoint, used_topics([*read, *written]), where=where, accept="lockgate run --accept-outputs")

@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from lockgate.dataflow.endpoints import Source
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Refused
 from lockgate.planner.passes import takes_from
@@ -50,7 +51,7 @@ class SourceList:
         """
         self._checkpoint = checkpoint
         self._job = planned.job
-        self._now = [one for part in parts for one in _leaves(part[-1], planned)]
+        self._now = [Listed(name, source.offsets_of) for name, source in sources_in_order(planned, parts)]
 
     def check(self) -> None:
         """Refuse a job whose sources would go on with the offsets of others."""
@@ -92,11 +93,16 @@ def _told(listed: Sequence[Listed]) -> str:
     return ", ".join(map(str, listed)) or "none"
 
 
-def _leaves(name: str, planned: Plan) -> Iterator[Listed]:
+def sources_in_order(planned: Plan, parts: Sequence[Sequence[str]]) -> list[tuple[str, Source]]:
+    """The sources of a query by name, in the order in which Spark numbers them; one that is read twice comes twice."""
+    return [one for part in parts for one in _leaves(part[-1], planned)]
+
+
+def _leaves(name: str, planned: Plan) -> Iterator[tuple[str, Source]]:
     """The sources that a step's rows come from, from left to right, which is how Spark numbers them."""
     node = planned.logical.node(name)
     if isinstance(node.step, Read):
-        yield Listed(node.name, node.step.source.offsets_of)
+        yield node.name, node.step.source
         return
     for fed in takes_from(planned.logical, node):
         yield from _leaves(fed, planned)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _open: dict[str, KafkaEpochs] = {}
+_RESET = "start the query with a new checkpoint and another name="
 _RECORD_COLUMNS = ("value", "key", "topic", "partition", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
 # Steps that remember nothing: rows behind them can be computed a second time in one go.
@@ -123,8 +124,9 @@ def write_stream(
             if ids is not None:
                 ids.look()
             else:
-                ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True")
+                ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True", reset=_RESET)
                 ids.check(accepts_outputs=adopt)
+                ids.keep()  # before the first commit: a driver that dies behind it has noted what it read
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
                 # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
@@ -141,7 +143,7 @@ def write_stream(
                 query_run=query.run,
             )
             if query.run not in topics:
-                ids.keep()
+                ids.keep()  # of outputs that were created
                 topics[query.run] = ids
         except Exception as error:
             # The query ends with it. Whoever has seen that may want to change the checkpoint at once.

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Run, stream, write_stream
+from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, Run, stream, write_stream
 from lockgate.errors import Refused, TopicGone
 from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
+from lockgate.runtime import topicids
 from lockgate.services.stack import Stack
 from support.records import count_ids, make_topics, send, unique
 from support.runs import live, run_to_the_end, wait_for_run
-from support.waiting import wait_for
+from support.waiting import PATIENCE_SECONDS, wait_for
 
+GUARANTEE = Guarantee.END_TO_END_EXACTLY_ONCE
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 
@@ -33,9 +35,12 @@ class Copying:
         self.servers, self.place, self.name = servers, place, unique("copy")
         self.source, self.output = make_topics(servers, f"{self.name}-in", f"{self.name}-out")
 
-    def job(self, guarantee: Guarantee = Guarantee.END_TO_END_EXACTLY_ONCE, *, servers: str | None = None) -> Job:
+    def job(
+        self, guarantee: Guarantee = GUARANTEE, *, servers: str | None = None, mode: Mode = Mode.MICRO_BATCH
+    ) -> Job:
         read = stream("events", KafkaSource(topic=self.source, servers=servers or self.servers, value="id INT"))
-        return Job(self.name, read.to("out", KafkaSink(topic=self.output, servers=self.servers)), guarantee=guarantee)
+        out = read.to("out", KafkaSink(topic=self.output, servers=self.servers))
+        return Job(self.name, out, guarantee=guarantee, mode=mode)
 
     def send(self, ids: range) -> None:
         send(self.servers, self.source, [{"id": number} for number in ids])
@@ -79,6 +84,20 @@ def test_a_source_that_is_replaced_while_the_job_runs_ends_it_before_anything_is
     with pytest.raises(TopicGone, match="was deleted and created again"):
         started.wait()
     assert copying.ids() == Counter(range(100))
+
+
+def test_a_source_that_is_replaced_under_a_real_time_query_ends_it(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topicids, "_WATCH_SECONDS", 0.0)
+    job = copying.job(Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME)  # whose epochs last a minute
+    with live(job, copying.place) as running:
+        copying.send(range(100))
+        wait_for_run("the first events", lambda: copying.ids() == Counter(range(100)), running)
+        replace(copying.servers, copying.source)
+        with pytest.raises(TopicGone, match="was deleted and created again"):
+            running.wait(timeout=PATIENCE_SECONDS)
+        assert not running.is_running
 
 
 def run_live_from(copying: Copying) -> Run:
@@ -125,6 +144,20 @@ def test_another_cluster_is_not_the_one_that_the_offsets_are_of(copying: Copying
     copying.send(range(10, 20))
     copying.run()
     assert copying.ids() == Counter(range(20))
+
+    def both(*servers: str) -> Job:
+        first, second = (
+            stream(name, KafkaSource(topic=copying.source, servers=one, value="id INT"))
+            for name, one in zip(("first", "second"), servers, strict=True)
+        )
+        out = KafkaSink(topic=copying.output, servers=copying.servers)
+        return Job(f"{copying.name}-both", first.merge(second).to("out", out), guarantee=GUARANTEE)
+
+    place = copying.place / "both"
+    run_to_the_end(both(copying.servers, elsewhere), place)
+    for servers in [(elsewhere, copying.servers), (copying.servers, copying.servers)]:
+        with pytest.raises(Refused, match="is in another Kafka cluster"):
+            run_to_the_end(both(*servers), place)
 
 
 def test_write_stream_ends_where_its_source_was_replaced(copying: Copying, spark: SparkSession) -> None:
