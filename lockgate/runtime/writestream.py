@@ -101,9 +101,9 @@ def write_stream(
     _refuse_what_cannot_be_replayed(dataframe, len(remembering), where)
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
-    refuse_speculation(spark.sparkContext)
+    refuse_speculation(spark.sparkContext, where=where)
     _let_workers_find_us(spark.sparkContext, where)
-    refuse_mixed_retries(spark)
+    refuse_mixed_retries(spark, where=where)
     kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
     # A program that starts its query again calls this again; the writer before it is of no use any more.
     if name in _open:
@@ -124,6 +124,8 @@ def write_stream(
             if ids is not None:
                 ids.look()
             else:
+                # Settings may have changed until the query started, and it has a session of its own since.
+                refuse_mixed_retries(rows.sparkSession, where=where)
                 ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True", reset=_RESET)
                 ids.check(accepts_outputs=adopt)
                 ids.keep()  # before the first commit: a driver that dies behind it has noted what it read

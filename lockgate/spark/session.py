@@ -359,37 +359,34 @@ def is_local_master(master: str) -> bool:
     return bool(re.match(r"local($|\[)", master))
 
 
-def refuse_mixed_retries(session: SparkSession) -> None:
+def refuse_mixed_retries(session: SparkSession, *, where: str) -> None:
     """Refuse a session in which a task that is tried again may mix its rows with those of the first try."""
-    off = [name for name, value in KEEPS_RETRIES_TRUE.items() if session.conf.get(name) != value]
+    # Spark reads "TRUE" and " true " as true.
+    off = [name for name in KEEPS_RETRIES_TRUE if str(session.conf.get(name)).strip().lower() != "true"]
     if off:
         raise Refused(
             f"{off[0]} is off: a task that is tried again and gives other rows would go unnoticed, and rows be lost or"
             " doubled",
-            where=_where(session.sparkContext),
+            where=where,
             fix=f'leave it on: spark.conf.set("{off[0]}", "true")',
         )
 
 
-def refuse_speculation(context: SparkContext) -> None:
+def refuse_speculation(context: SparkContext, *, where: str) -> None:
     """Refuse a driver that starts a task a second time while the first attempt still runs."""
-    if context.getConf().get("spark.speculation", "false") == "true":
+    if str(context.getConf().get("spark.speculation", "false")).strip().lower() == "true":
         raise Refused(
             "speculation is on: two attempts of one task could both write",
-            where=_where(context),
+            where=where,
             fix="set spark.speculation=false before the session is made",
         )
 
 
-def _where(context: SparkContext) -> str:
-    return f"Spark driver of this process, master {context.master}"
-
-
 def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
     """A driver that runs already keeps its settings, so those that break a promise are refused."""
-    where = _where(context)
+    where = f"Spark driver of this process, master {context.master}"
     conf = context.getConf()
-    refuse_speculation(context)
+    refuse_speculation(context, where=where)
     if wanted.master is not None and with_attempts(wanted.master, 1) != with_attempts(str(context.master), 1):
         raise Refused(
             f"master {wanted.master} is asked for, but this process has a driver with another one",

@@ -196,10 +196,24 @@ def test_what_cannot_be_kept_is_refused_before_anything_runs(program: Program) -
         session = program.spark.newSession()
         session.conf.set(name, "false")
         other = session.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-        with pytest.raises(Refused, match=f"{name} is off"):
+        with pytest.raises(Refused, match=f"{name} is off") as refused:
             write_stream(other, to=sink, name="x", checkpoint="/nowhere")
+        assert re.fullmatch(r"write_stream 'x', called at .*test_write_stream\.py:\d+", refused.value.where)
     with pytest.raises(Refused, match="Spark Connect"):
         write_stream(object(), to=sink, name="x", checkpoint="/nowhere")  # type: ignore[arg-type]
+
+
+def test_what_keeps_retries_true_is_looked_at_again_when_the_query_runs(program: Program) -> None:
+    name = next(iter(KEEPS_RETRIES_TRUE))
+    program.spark.conf.set(name, "TRUE")
+    frame = program.frame().select("key", "value")
+    writer = write_stream(frame, to=program.sink(), name=program.name, checkpoint=program.checkpoint)
+    program.spark.conf.set(name, "false")
+    with pytest.raises(Exception, match=f"{name} is off"):
+        finish(writer)
+    program.spark.conf.set(name, "true")
+    program.run(frame, program.sink())
+    assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/GUARANTEES.md"])
