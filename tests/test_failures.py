@@ -73,13 +73,13 @@ def test_a_program_gets_choices_that_it_has() -> None:
     text = (
         "Some data may have been lost because they are not available in Kafka any more; either ...\nReason: it is gone"
     )
-    found = fit_to_program(find_error(wrapped(text)))
+    found = find_error(wrapped(text))
     assert isinstance(found, RecordsGone)
-    assert "startingOffsets" in found.fix
-    assert "lockgate run" not in found.fix
-    other = EpochFailed("what", where="where", fix="fix")
-    assert fit_to_program(other) is other
-    assert fit_to_program(None) is None
+    told = fit_to_program(found, "write_stream 'orders', called at orders.py:7")
+    assert "startingOffsets" in told.fix
+    assert "lockgate run" not in told.fix
+    assert told.where == "a Kafka source of the query; write_stream 'orders', called at orders.py:7"
+    assert fit_to_program(told, "write_stream 'orders', called at orders.py:7").where == told.where
 
 
 @given(what=texts, where=texts, fix=texts)

@@ -20,6 +20,7 @@ the new position. Either fits the ledgers.
 
 Not compared are brokers that only Java's client can connect to, and topics of one name in two clusters: there Spark
 finds the gap, and it cannot be accepted.
+A real-time query is compared at its start only: while an epoch runs, its position is not known.
 """
 
 from __future__ import annotations

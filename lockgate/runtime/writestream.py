@@ -18,22 +18,24 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
-from lockgate.errors import BadJob, BadMachine, LockgateError, RecordsGone, Refused
+from lockgate.errors import BadJob, BadMachine, RecordsGone, Refused
 from lockgate.kafka.wire import hosts_of
-from lockgate.runtime.checkpoints import RunningQuery, running_query
+from lockgate.runtime.checkpoints import Checkpoint, RunningQuery, running_query
+from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.lifecycle.holding import Hold, hold
 from lockgate.runtime.lifecycle.marker import mark_if_missing
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
+from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.chance import find_chance
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.machines import check_machines
@@ -112,7 +114,8 @@ def write_stream(
     held: dict[str, Hold | None] = {}  # what each start of the query holds of its checkpoint
     marked: set[str] = set()  # checkpoints that say whose they are
     topics: dict[str, TopicIds] = {}  # by start of the query, once it has done an epoch
-    used = [*_topics_read(dataframe), *used_topics([to])]
+    read = [*_topics_read(dataframe)]
+    used = [*read, *used_topics([to])]
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
     def write(rows: DataFrame, epoch: int) -> None:
@@ -129,6 +132,7 @@ def write_stream(
                 ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True", reset=_RESET)
                 ids.check(accepts_outputs=adopt)
                 ids.keep()  # before the first commit: a driver that dies behind it has noted what it read
+                _gaps(query.checkpoint, read, where).look(epoch)
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
                 # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
@@ -151,7 +155,10 @@ def write_stream(
             # The query ends with it. Whoever has seen that may want to change the checkpoint at once.
             if (holding := held[query.run]) is not None:
                 holding.close()
-            told = fit_to_program(kafka.first_error(error))
+            told = kafka.first_error(error)
+            if isinstance(told, RecordsGone):
+                exact = _gaps(query.checkpoint, read, where).explain(told, epoch)
+                raise fit_to_program(exact, where) from None  # Spark advises to skip them in silence
             if told is not None and told is not error:
                 raise told from error
             raise
@@ -160,13 +167,20 @@ def write_stream(
     return writer.foreachBatch(write)
 
 
-def fit_to_program(error: LockgateError | None) -> LockgateError | None:
-    """An error with a fix that a program has, which has no command line of Lockgate's."""
-    if not isinstance(error, RecordsGone):
-        return error
+def _gaps(checkpoint: Checkpoint, read: Iterable[UsedTopic], where: str) -> Gaps:
+    """What finds that records are gone before the query read them."""
+    sources = (
+        (f"topic {one.name!r} at {one.servers}", KafkaSource(one.name, one.servers, "value BINARY", client=one.client))
+        for one in read
+    )
+    return Gaps(checkpoint, sources, where=where)
+
+
+def fit_to_program(error: RecordsGone, where: str) -> RecordsGone:
+    """The error with the program's line, and with a fix that a program has, which has no command line of Lockgate's."""
     return RecordsGone(
         error.what,
-        where=error.where,
+        where=error.where if where in error.where else f"{error.where}; {where}",
         fix="look at the topic, its partitions and their leaders. Then choose: bring the records back with their"
         " offsets, from a copy of the topic, and raise its retention; or start the query with a new checkpoint, another"
         " name= and the option startingOffsets: the first records that are left, and for all other partitions the"

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafka import KafkaAdminClient, TopicPartition
 from lockgate import ConsoleSink, KafkaSink, write_stream
 from lockgate.cli import main as cli
 from lockgate.errors import BadJob, Refused
 from lockgate.kafka.topics import create_topics
+from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.lifecycle.holding import is_held
 from lockgate.runtime.lifecycle.marker import is_marked
 from lockgate.runtime.lifecycle.tree import LocalTree
@@ -214,6 +217,44 @@ def test_what_keeps_retries_true_is_looked_at_again_when_the_query_runs(program:
     program.spark.conf.set(name, "true")
     program.run(frame, program.sink())
     assert Counter(int(record.value) for record in program.read()) == Counter(range(300))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["between two runs", "while an epoch is read"])
+def test_records_that_are_gone_before_they_were_read_are_told_with_partition_and_range(
+    is_late: bool, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (topic,) = make_topics(program.servers, f"{program.name}-one", partitions=1)
+    look = Gaps.look
+
+    def run() -> None:
+        reader = program.spark.readStream.format("kafka").option("kafka.bootstrap.servers", program.servers)
+        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        program.run(reader.load().select("value"), program.sink())
+
+    def remove() -> None:
+        admin = KafkaAdminClient(bootstrap_servers=program.servers)
+        admin.delete_records({TopicPartition(topic, 0): 150})
+        admin.close()
+
+    def look_and_remove(gaps: Gaps, epoch: int) -> None:
+        look(gaps, epoch)
+        remove()
+
+    send(program.servers, topic, map(str, range(100)))
+    run()
+    send(program.servers, topic, map(str, range(100, 200)))
+    if is_late:
+        monkeypatch.setattr(Gaps, "look", look_and_remove)
+    else:
+        remove()
+    with pytest.raises(StreamingQueryException) as stopped:
+        run()
+    told = str(stopped.value)
+    assert f"topic '{topic}', partition 0: offsets [100, 150), at most 50 records" in told
+    assert re.search(r"where: topic .*; write_stream .*, called at .*test_write_stream\.py:\d+", told)
+    assert "startingOffsets" in told
+    assert "failOnDataLoss" not in told
+    assert Counter(int(record.value) for record in program.read()) == Counter(range(100))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/GUARANTEES.md"])
