@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -12,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.lab.randomjobs.hunt import Finding, RunTrial, Tally
+    from lockgate.lab.randomjobs.hunt import RunTrial
+    from lockgate.lab.randomjobs.tally import Finding, Reason, Tally
 
 _TELL_SECONDS = 2.0
 _STRICTER_SHOWN = 20
+_JOBS_FOR_A_PROCESS = {False: 20, True: 500}  # by --plan-only: below that, a further process only costs its start
+_VERDICTS = ("accepted", "refused", "stricter", "violation")
 
 
 def simulate_jobs(arguments: argparse.Namespace) -> int:
     """Draw jobs, compare, and say what was found."""
-    from lockgate.lab.randomjobs.hunt import Tally, hunt
+    from lockgate.lab.randomjobs.hunt import hunt
+    from lockgate.lab.randomjobs.tally import Tally
 
-    if arguments.jobs < 1:
-        raise Refused(f"--jobs {arguments.jobs} is too small", where="command line", fix="give at least 1")
+    _check(arguments)
     run: RunTrial | None = None
     if not arguments.plan_only:
         from lockgate.lab.randomjobs.trial import run_trial
@@ -31,7 +35,7 @@ def simulate_jobs(arguments: argparse.Namespace) -> int:
         run = run_trial
     began = told_at = time.monotonic()
     tally = Tally()
-    for tally in hunt(arguments.seed, arguments.jobs, run):
+    for tally in hunt(arguments.seed, arguments.jobs, run, processes=_processes(arguments)):
         now = time.monotonic()
         if now - told_at > _TELL_SECONDS:
             told_at = now
@@ -47,7 +51,34 @@ def simulate_jobs(arguments: argparse.Namespace) -> int:
         print(json.dumps(_facts(arguments, tally, seconds), indent=2))
     else:
         _print(arguments, tally, seconds)
-    return 0 if tally.finding is None else 1
+    return 0 if _verdict(arguments, tally) == "holds" else 1
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    others = {"--mutant": arguments.mutant, "--schedules": arguments.schedules, "--keep": arguments.keep}
+    for option, value in others.items():
+        if value is not None:
+            raise Refused(
+                f"{option} says which schedules of the commit protocol are run; --jobs draws jobs",
+                where="command line",
+                fix=f"omit {option}, or omit --jobs",
+            )
+    for option, value in (("--jobs", arguments.jobs), ("--processes", arguments.processes)):
+        if value is not None and value < 1:
+            raise Refused(f"{option} {value} is too small", where="command line", fix="give at least 1")
+
+
+def _processes(arguments: argparse.Namespace) -> int:
+    given: int | None = arguments.processes
+    return given or max(1, min(os.cpu_count() or 1, arguments.jobs // _JOBS_FOR_A_PROCESS[arguments.plan_only]))
+
+
+def _verdict(arguments: argparse.Namespace, tally: Tally) -> str:
+    if tally.finding is not None:
+        return "failed" if tally.finding.verdict == "failed" else "broken"
+    # A hunt that was to run jobs, accepted some and judged none of them has shown nothing.
+    has_shown = arguments.plan_only or tally.accepted == 0 or tally.judged + tally.runs["refused"] > 0
+    return "holds" if has_shown else "unknown"
 
 
 def _replay(finding: Finding, arguments: argparse.Namespace) -> str:
@@ -56,18 +87,24 @@ def _replay(finding: Finding, arguments: argparse.Namespace) -> str:
 
 def _facts(arguments: argparse.Namespace, tally: Tally, seconds: float) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "verdict": "holds" if tally.finding is None else "broken",
+        "verdict": _verdict(arguments, tally),
         "first_seed": arguments.seed,
         "plan_only": arguments.plan_only,
         "jobs": tally.jobs,
+        "accepted": tally.accepted,
+        "run": tally.run,
+        "judged": tally.judged,
         "seconds": round(seconds, 2),
+        "run_seconds": round(tally.run_seconds, 2),
         "verdicts": dict(tally.verdicts),
         "step_kinds": {kind: dict(counts) for kind, counts in sorted(tally.kinds.items())},
         "stricter": [
             {"what": what, "steps": kinds, "jobs": count} for (what, kinds), count in tally.stricter.most_common()
         ],
         "runs": dict(tally.runs),
-        "unknown": {str(seed): list(what) for seed, what in tally.unknown.items()},
+        "holds_without": dict(tally.apart),
+        "unknown": _reasons(tally.unknown),
+        "refused_at_start": _reasons(tally.refused),
     }
     if tally.finding is not None:
         from lockgate.lab.randomjobs.jobfile import events_text, job_text
@@ -75,6 +112,7 @@ def _facts(arguments: argparse.Namespace, tally: Tally, seconds: float) -> dict[
 
         facts["finding"] = {
             "seed": tally.finding.seed,
+            "verdict": tally.finding.verdict,
             "what": list(tally.finding.what),
             "replay": _replay(tally.finding, arguments),
             "job": job_text(tally.finding.spec),
@@ -84,18 +122,20 @@ def _facts(arguments: argparse.Namespace, tally: Tally, seconds: float) -> dict[
     return facts
 
 
+def _reasons(reasons: dict[str, Reason]) -> list[dict[str, Any]]:
+    ordered = sorted(reasons.items(), key=lambda one: -one[1].jobs)
+    return [{"what": what, "jobs": reason.jobs, "seeds": reason.seeds} for what, reason in ordered]
+
+
 def _print(arguments: argparse.Namespace, tally: Tally, seconds: float) -> None:
-    verdicts = ("accepted", "refused", "stricter", "violation")
-    counts = ", ".join(f"{tally.verdicts[one]:,} {one}" for one in verdicts)
+    counts = ", ".join(f"{tally.verdicts[one]:,} {one}" for one in _VERDICTS)
     print(f"{tally.jobs:,} jobs, {seconds:.1f} s: {counts}")
-    if tally.runs:
-        print("runs: " + ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(tally.runs.items())))
-    for seed, what in tally.unknown.items():
-        print(f"  unknown: seed {seed}: {what[0] if what else 'no reason given'}")
+    if not arguments.plan_only:
+        _print_runs(tally)
     print()
-    print(f"{'step':<18}" + "".join(f"{one:>12}" for one in verdicts))
+    print(f"{'step':<18}" + "".join(f"{one:>12}" for one in _VERDICTS))
     for kind, by_verdict in sorted(tally.kinds.items()):
-        print(f"{kind:<18}" + "".join(f"{by_verdict[one]:>12,}" for one in verdicts))
+        print(f"{kind:<18}" + "".join(f"{by_verdict[one]:>12,}" for one in _VERDICTS))
     if tally.stricter:
         print("\nstricter than the model (no failure), the most frequent:")
         summed = Counter[str]()
@@ -104,11 +144,35 @@ def _print(arguments: argparse.Namespace, tally: Tally, seconds: float) -> None:
         for reason, count in summed.most_common(_STRICTER_SHOWN):
             print(f"{count:>8,}  {reason}")
     print()
-    if tally.finding is None:
-        print("holds: no job is accepted that must not be, and none is said to reach more than it does")
-        return
-    from lockgate.lab.randomjobs.jobfile import events_text, job_text
+    _print_end(arguments, tally)
 
-    print(job_text(tally.finding.spec), events_text(tally.finding.spec), "", sep="\n")
-    print(f"broken by seed {tally.finding.seed}: {'; '.join(tally.finding.what)}")
-    print(f"  again: {_replay(tally.finding, arguments)}")
+
+def _print_runs(tally: Tally) -> None:
+    """How many jobs of those that were drawn ran, how many of those could be judged, and why not the others."""
+    runs = tally.runs
+    print(
+        f"{tally.accepted:,} accepted jobs: {runs['refused']:,} refused at their start, {tally.run:,} run in"
+        f" {tally.run_seconds:,.1f} s; {tally.judged:,} judged, {runs['unknown']:,} unknown, {runs['failed']:,} failed,"
+        f" {runs['violated']:,} violated"
+    )
+    for title, reasons in (("refused at start", tally.refused), ("unknown", tally.unknown)):
+        for one in _reasons(reasons):
+            print(f"  {title}: {one['jobs']:,} jobs: {one['what']} (seeds {', '.join(map(str, one['seeds']))})")
+    for what, count in tally.apart.most_common():
+        print(f"  holds, but {what}: {count:,} jobs")
+
+
+def _print_end(arguments: argparse.Namespace, tally: Tally) -> None:
+    verdict = _verdict(arguments, tally)
+    judged = f"{tally.judged:,} of {tally.accepted:,} accepted jobs were judged"
+    if verdict == "unknown":
+        print(f"unknown: {judged}; the reasons are above")
+    elif tally.finding is None:
+        shown = "" if arguments.plan_only else f"; {judged}"
+        print(f"holds: no job is accepted that must not be, and none is said to reach more than it does{shown}")
+    else:
+        from lockgate.lab.randomjobs.jobfile import events_text, job_text
+
+        print(job_text(tally.finding.spec), events_text(tally.finding.spec), "", sep="\n")
+        print(f"{verdict} by seed {tally.finding.seed}: {'; '.join(tally.finding.what)}")
+        print(f"  again: {_replay(tally.finding, arguments)}")

@@ -1,97 +1,107 @@
 """Hunt: draw one job after the other, and compare it with the model, or with the model and a run.
 
 Job `number` of seed S is drawn from the seed S + number, so a job that shows something is replayed as the only job of
-its own seed.
+its own seed. With several processes each has a Spark session of its own; results are counted in the order of the seeds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from itertools import islice
 from random import Random
 
-from lockgate.lab.randomjobs.check import Comparison, compare, kinds_of
+from lockgate.lab.randomjobs.check import Comparison, compare
 from lockgate.lab.randomjobs.draw import draw
-from lockgate.lab.randomjobs.model import is_refused_at_start
-from lockgate.lab.randomjobs.outcome import Outcome
+from lockgate.lab.randomjobs.outcome import FINDINGS, Outcome
 from lockgate.lab.randomjobs.shrink import shrink
 from lockgate.lab.randomjobs.spec import Spec
+from lockgate.lab.randomjobs.tally import Finding, Seen, Tally
 
 RunTrial = Callable[[Spec, int], Outcome]
 
+_SHRINKING_RUNS_MAX = 150
+"""A run takes seconds: with so many a job is small enough."""
 
-@dataclass(frozen=True)
-class Finding:
-    """A job that violates: its seed, what is violated, and the smallest job that still is."""
-
-    seed: int
-    what: tuple[str, ...]
-    spec: Spec
+_PLANS_AT_ONCE = 100
+"""So many jobs a process takes at a time if none of them runs."""
 
 
-@dataclass
-class Tally:
-    """What was found so far."""
-
-    jobs: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
-    kinds: dict[str, Counter[str]] = field(default_factory=dict)
-    stricter: Counter[tuple[str, str]] = field(default_factory=Counter)  # by (what, kinds of the steps)
-    runs: Counter[str] = field(default_factory=Counter)
-    unknown: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    finding: Finding | None = None
-
-
-def hunt(first_seed: int, jobs: int, run_trial: RunTrial | None = None) -> Iterator[Tally]:
-    """The tally after every job; the last one holds the first violation, shrunk, if there is one."""
+def hunt(first_seed: int, jobs: int, run_trial: RunTrial | None = None, *, processes: int = 1) -> Generator[Tally]:
+    """The tally after every job; the last one holds the first finding, shrunk, if there is one."""
     tally = Tally()
-    for seed in range(first_seed, first_seed + jobs):
-        spec = draw(Random(seed))
-        compared = compare(spec)
-        _count(tally, spec, compared)
-        what = compared.violations
-        if what:
-            tally.finding = Finding(seed, what, shrink(spec, _violates))
-        elif run_trial is not None and not compared.planned.is_refused and not is_refused_at_start(spec):
-            outcome = run_trial(spec, seed)
-            tally.runs[outcome.verdict] += 1
-            if outcome.verdict == "unknown":
-                tally.unknown[seed] = outcome.what
-            if outcome.verdict == "violated":
-                tally.verdicts["violation"] += 1
-                tally.finding = Finding(seed, outcome.what, _shrunk_by_runs(spec, seed, run_trial))
-        yield tally
-        if tally.finding is not None:
-            return
+    seeds = range(first_seed, first_seed + jobs)
+    size = 1 if run_trial is not None else _PLANS_AT_ONCE
+    pieces = [seeds[start : start + size] for start in range(0, jobs, size)]
+    one = partial(_look, run_trial=run_trial)
+    found = map(one, pieces) if min(processes, len(pieces)) < 2 else _on_processes(one, pieces, processes)
+    for piece in found:
+        for seen in piece:
+            tally.add(seen)
+            yield tally
+            if tally.finding is not None:
+                return
 
 
-def _count(tally: Tally, spec: Spec, compared: Comparison) -> None:
-    tally.jobs += 1
-    tally.verdicts[compared.verdict] += 1
-    kinds = kinds_of(spec)
-    for kind in kinds:
-        tally.kinds.setdefault(kind, Counter())[compared.verdict] += 1
-    for what in compared.stricter:
-        tally.stricter[(_pattern(what), ", ".join(kinds))] += 1
+def _look(seeds: range, run_trial: RunTrial | None) -> list[Seen]:
+    """What the jobs of these seeds show, up to the first finding."""
+    seen: list[Seen] = []
+    for seed in seeds:
+        seen.append(look(draw(Random(seed)), seed, run_trial))
+        if seen[-1].finding is not None:
+            break
+    return seen
 
 
-def _pattern(what: str) -> str:
-    """What is said of a job, without its names."""
-    words = what.split("'")
-    return "'...'".join(words[::2]).replace("output out0", "an output").replace("output out1", "an output")
+def look(spec: Spec, seed: int, run_trial: RunTrial | None = None) -> Seen:
+    """What one job shows: the plan beside the model, then a run if the plan accepts the job."""
+    compared = compare(spec)
+    if compared.violations:
+        return Seen.of(spec, seed, compared, None, Finding(seed, compared.violations, shrink(spec, _violates)))
+    if run_trial is None or compared.planned.is_refused:
+        return Seen.of(spec, seed, compared)
+    outcome = run_trial(spec, seed)
+    finding = None
+    if outcome.verdict in FINDINGS:
+        finding = Finding(seed, outcome.what, _shrunk_by_runs(spec, seed, outcome.kind, run_trial), outcome.verdict)
+    return Seen.of(spec, seed, compared, outcome, finding)
 
 
 def _violates(spec: Spec) -> bool:
     return bool(compare(spec).violations)
 
 
-def _shrunk_by_runs(spec: Spec, seed: int, run_trial: RunTrial) -> Spec:
-    """A run takes seconds, so a job is only made smaller as far as the plan still accepts it."""
+def _shrunk_by_runs(spec: Spec, seed: int, kind: str, run_trial: RunTrial) -> Spec:
+    """A job is only made smaller as far as the plan still accepts it and a run shows the same kind of finding."""
+    runs_left = _SHRINKING_RUNS_MAX
 
-    def violates(smaller: Spec) -> bool:
-        if compare(smaller).planned.is_refused or is_refused_at_start(smaller):
+    def shows(smaller: Spec) -> bool:
+        nonlocal runs_left
+        compared: Comparison = compare(smaller)
+        if compared.planned.is_refused or compared.violations or runs_left == 0:
             return False
-        return run_trial(smaller, seed).verdict == "violated"
+        runs_left -= 1
+        return run_trial(smaller, seed).kind == kind
 
-    return shrink(spec, violates)
+    return shrink(spec, shows)
+
+
+def _on_processes(one: Callable[[range], list[Seen]], pieces: Iterable[range], processes: int) -> Iterator[list[Seen]]:
+    """The results of all pieces, in their order; who stops to listen stops all processes, each after its job."""
+    context = multiprocessing.get_context("spawn")
+    waiting: deque[Future[list[Seen]]] = deque()
+    rest = iter(pieces)
+    # Ctrl-C stops this process, which ends the others.
+    executor = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        waiting.extend(executor.submit(one, piece) for piece in islice(rest, 2 * processes))
+        while waiting:
+            piece = waiting.popleft().result()
+            waiting.extend(executor.submit(one, following) for following in islice(rest, 1))
+            yield piece
+    finally:
+        executor.shutdown(cancel_futures=True)

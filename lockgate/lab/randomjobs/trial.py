@@ -1,11 +1,11 @@
 """A trial: run a random job, let its driver die in the middle of epochs, and compare what is visible with the answer.
 
-    plan        refused: nothing runs
     run         on the test harness, epoch by epoch, with the models of `world` in place of the sinks
     die         at a random point of a random epoch; the next driver starts from the checkpoint, and Spark replays
     judge       each output by what the planner says that it reaches, beside what the interpreter says that comes out
 
-One Spark session runs all trials of a process. A trial that cannot be judged is unknown, and never holds.
+One Spark session runs all trials of a process. A trial that cannot be judged is unknown, and never holds. One that does
+not reach its end has failed: a job that is accepted and stops after a crash delivers nothing any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Write
-from lockgate.errors import BadJob, LockgateError, OverClaim, Refused
+from lockgate.errors import BadMachine, LockgateError, Refused, Unreachable
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.lab.randomjobs.build import build
 from lockgate.lab.randomjobs.interpreter import Answer, Difference, compare, expected
@@ -35,35 +35,50 @@ from lockgate.testing.harness import Harness
 from lockgate.testing.inlets import Fed
 
 _LONG = timedelta(days=1)
-_REFUSALS = (BadJob, OverClaim, Refused)
 
 
 def run_trial(spec: Spec, seed: int) -> Outcome:
-    """Run the job of a spec with failures drawn from the seed, and judge each of its outputs."""
+    """Run a job that the plan accepts, with failures drawn from the seed, and judge each of its outputs.
+
+    Raises BadMachine or Unreachable if this machine cannot run jobs: that says nothing about the job.
+    """
     began = time.monotonic()
-    try:
-        job = build(spec)
-        planned = plan(job)
-        if (over_claim := planned.refusal()) is not None:
-            raise over_claim
-    except _REFUSALS as error:
-        return Outcome("refused", (str(error),), time.monotonic() - began)
+    job = build(spec)
+    planned = plan(job)
     answer = expected(spec)
-    if all(one.flow is None for one in answer.outputs.values()):  # no run would show anything
-        return Outcome("unknown", tuple(str(one.unknown) for one in answer.outputs.values()), time.monotonic() - began)
     world = World()
+    notes: list[str] = []
     try:
-        notes = _live(job, spec, world, random.Random(f"{spec.name}/{seed}"))
-    except _REFUSALS as error:  # what only Spark's analyser knows is refused when the job is compiled
-        return Outcome("refused", (str(error),), time.monotonic() - began)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the trial says nothing about the guarantee
-        return Outcome("unknown", (f"{type(error).__name__}: {error}",), time.monotonic() - began)
+        _live(job, spec, world, random.Random(f"{spec.name}/{seed}"), notes)
+    except (BadMachine, Unreachable):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, a job that was accepted does not reach its end
+        seconds = time.monotonic() - began
+        if isinstance(error, Refused) and may_refuse(spec, str(error)):
+            return Outcome("refused", (str(error), *notes), seconds)
+        return Outcome("failed", (f"{type(error).__name__}: {error}", *notes), seconds)
     found = judge(answer, planned, world)
     wrong = [str(one) for one in found if not one.is_unknown]
     if is_refused_at_start(spec):
         wrong.append("the job ran, although a transform is not deterministic and is declared to be")
     verdict = "violated" if wrong else "unknown" if found else "holds"
-    return Outcome(verdict, (*(wrong or map(str, found)), *notes), time.monotonic() - began)
+    what = (*(wrong or map(str, found)), *notes)
+    return Outcome(verdict, what, time.monotonic() - began, _apart(spec, has_died=bool(notes)))
+
+
+def may_refuse(spec: Spec, refusal: str) -> bool:
+    """May the start refuse a job that the plan accepts? Only for what no plan can know."""
+    return is_refused_at_start(spec) and "transform '" in refusal and "is not deterministic" in refusal
+
+
+def _apart(spec: Spec, *, has_died: bool) -> tuple[str, ...]:
+    """What a run did not exercise, although the job would."""
+    said = {
+        "no driver died": not has_died,
+        "declared at most once: it lost no checkpoint": spec.guarantee == "AT_MOST_ONCE",
+        "in real time: it ran in micro-batches": spec.mode == "REAL_TIME",
+    }
+    return tuple(what for what, is_so in said.items() if is_so)
 
 
 class Theatre(Harness):
@@ -98,23 +113,20 @@ class Theatre(Harness):
             self._inlets[stream].put(fed, self.now)
 
 
-def _live(job: Job, spec: Spec, world: World, draw: random.Random) -> list[str]:
-    """All epochs, and the deaths between them; what happened, in words."""
-    notes: list[str] = []
-    epochs = sorted({event.epoch for source in spec.sources for event in source.events})
+def _live(job: Job, spec: Spec, world: World, draw: random.Random, notes: list[str]) -> None:
+    """All epochs, and the deaths between them; `notes` says of each death where it was."""
+    read = {node.name for node in plan(job).logical.of_kind("source")}
+    sources = [source for source in spec.sources if source.name in read]
+    epochs = sorted({event.epoch for source in sources for event in source.events})
     deaths = {draw.choice(epochs) for _ in range(draw.choice((1, 1, 2)))} if epochs else set()
     most = 1 + 3 * len(spec.outputs)
     with Theatre(job, world) as theatre:
-        read = {node.name for node in plan(job).logical.of_kind("source")}
-        sources = [source for source in spec.sources if source.name in read]
         rows = {
             epoch: {source.name: given for source in sources if (given := _rows(source, epoch))} for epoch in epochs
         }
         while rows:
             epoch = min(rows)
             fed = rows.pop(epoch)
-            if not fed:
-                continue
             if epoch in deaths:
                 world.points_left, world.sleeps = draw.randrange(most), draw.random() < 0.5
             act: Callable[[], None] = partial(theatre.feed_all, fed)
@@ -136,7 +148,6 @@ def _live(job: Job, spec: Spec, world: World, draw: random.Random) -> list[str]:
         if epochs:
             theatre.advance_to(max(theatre.now, START) + _LONG)  # the end: every window and every pattern is over
         world.wake()
-    return notes
 
 
 def _rows(source: Source, epoch: int) -> list[dict[str, Any]]:

@@ -1,40 +1,50 @@
 """Random jobs, run with drivers that die: each output keeps what the plan says of it."""
 
+import os
+from contextlib import closing
+
 import pytest
 from pyspark.sql import SparkSession
 
-from lockgate.lab.randomjobs.hunt import Tally, hunt
+from lockgate.lab.randomjobs.hunt import hunt
 from lockgate.lab.randomjobs.jobfile import events_text, job_text
+from lockgate.lab.randomjobs.tally import Tally
 from lockgate.lab.randomjobs.trial import run_trial
 
 # As long as many other tests together, so it has a process of its own.
 pytestmark = pytest.mark.xdist_group("trials")
 
+_DRAWN_PER_RUN = 3
+"""So many jobs are drawn at most for one that runs: the plan refuses some."""
 
-def run_jobs(first_seed: int, jobs: int) -> Tally:
-    """Draw so many jobs, and run those that the plan accepts; the first violation ends it."""
+
+def run_jobs(first_seed: int, runs: int, *, processes: int = 1) -> Tally:
+    """Draw jobs until so many ran; the first finding ends it."""
     tally = Tally()
-    for tally in hunt(first_seed, jobs, run_trial):
-        if tally.finding is not None:
-            break
+    with closing(hunt(first_seed, _DRAWN_PER_RUN * runs, run_trial, processes=processes)) as tallies:
+        for tally in tallies:
+            if tally.finding is not None or tally.run == runs:
+                break
     return tally
 
 
-def check(tally: Tally) -> None:
-    """No violation, and most runs could be judged."""
+def check(tally: Tally, runs: int) -> None:
+    """No violation, no failure, and most runs could be judged."""
     if (found := tally.finding) is not None:
         shown = "\n".join([*found.what, job_text(found.spec), events_text(found.spec)])
-        pytest.fail(f"lockgate simulate --jobs 1 --seed {found.seed}\n{shown}")
-    print(f"{tally.jobs} jobs were drawn; {dict(tally.runs)}")
-    assert tally.runs.total() > tally.jobs / 5, "the plan refuses nearly all jobs"
-    assert tally.runs["holds"] > tally.runs.total() / 2, tally.unknown
+        pytest.fail(f"{found.verdict}: lockgate simulate --jobs 1 --seed {found.seed}\n{shown}")
+    print(f"{tally.jobs} jobs were drawn, {tally.accepted} accepted, {tally.run} run, {tally.judged} judged")
+    print(f"unknown: {tally.unknown}\nrefused: {tally.refused}\nholds without: {tally.apart}")
+    assert tally.run == runs, "the plan refuses nearly all jobs"
+    assert tally.runs["failed"] == 0
+    assert tally.judged > runs / 2, tally.unknown
 
 
 @pytest.mark.slow
 def test_a_hundred_random_jobs_keep_what_the_plan_says(spark: SparkSession) -> None:
-    check(run_jobs(0, 100))
+    check(run_jobs(0, 100), 100)
 
 
 @pytest.mark.prove
-def test_two_thousand_random_jobs_keep_what_the_plan_says(spark: SparkSession) -> None:
-    check(run_jobs(10_000, 2_000))
+def test_two_thousand_random_jobs_keep_what_the_plan_says() -> None:
+    check(run_jobs(10_000, 2_000, processes=os.cpu_count() or 1), 2_000)
