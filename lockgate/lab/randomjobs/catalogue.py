@@ -26,11 +26,14 @@ class Entry:
     type: str  # what it gives
     meaning: Callable[..., Any] | None
     takes_null: bool = False
+    can_raise: bool = False  # ZeroDivisionError, in the job as in the meaning
+    is_of_epoch: bool = False  # any value may come out, but the same if its epoch is repeated
+    weight: int = 1  # how often it is drawn, beside the others of its table
 
     @property
     def is_deterministic(self) -> bool:
-        """Does it give the same again for the same values?"""
-        return self.meaning is not None
+        """Does it give the same again for the same values, in an epoch that is repeated?"""
+        return self.meaning is not None or self.is_of_epoch
 
     def of(self, *values: Any) -> Any:
         """What it means for these values of its columns, by the rules for null."""
@@ -38,7 +41,13 @@ class Entry:
         return None if not self.takes_null and None in values else self.meaning(*values)
 
 
-B, S, T, BOOL = "BIGINT", "STRING", "TIMESTAMP", "BOOLEAN"
+B, S, T, BOOL, D = "BIGINT", "STRING", "TIMESTAMP", "BOOLEAN", "DOUBLE"
+
+
+def rounded(value: float) -> float:
+    """A fraction as far as it counts: sums of them are rounded, and the order of addition may differ."""
+    return float(f"{value:.9g}")
+
 
 SQL: dict[str, Entry] = {
     "one": Entry("CAST(1 AS BIGINT)", (), B, lambda: 1),
@@ -50,14 +59,15 @@ SQL: dict[str, Entry] = {
     "upper": Entry("upper({0})", (S,), S, lambda a: a.upper()),
     "label": Entry("concat({0}, '-', CAST({1} AS STRING))", (S, B), S, lambda a, b: f"{a}-{b}"),
     "is_even": Entry("{0} % 2 = 0", (B,), BOOL, lambda a: a % 2 == 0),
+    "epoch_time": Entry("current_timestamp()", (), T, None, is_of_epoch=True),
     # Not deterministic
     "noise": Entry("CAST(rand() * 1000000 AS BIGINT)", (), B, None),
     "jitter": Entry("CAST({0} * (1 + randn()) AS BIGINT)", (B,), B, None),
     "fresh_id": Entry("uuid()", (), S, None),
     "row_number": Entry("monotonically_increasing_id()", (), B, None),
     "place": Entry("CAST(spark_partition_id() AS BIGINT)", (), B, None),
-    "sealed": Entry("hex(aes_encrypt({0}, '0123456789abcdef'))", (S,), S, None),
-    "clock": Entry("CAST(current_time AS STRING)", (), S, None),
+    "sealed": Entry("hex(aes_encrypt({0}, '0123456789abcdef'))", (S,), S, None, weight=3),
+    "clock": Entry("CAST(current_time AS STRING)", (), S, None, weight=3),
 }
 """Values in SQL."""
 
@@ -84,6 +94,9 @@ PYTHON: dict[str, Entry] = {
     "py_label": Entry(
         "None if None in (row.{0}, row.{1}) else row.{0} + '-' + str(row.{1})", (S, B), S, lambda a, b: f"{a}-{b}"
     ),
+    "py_share": Entry(
+        "None if row.{0} is None else 12 // (row.{0} - 7)", (B,), B, lambda a: 12 // (a - 7), can_raise=True
+    ),
     # Not deterministic
     "py_noise": Entry("random.randrange(1000000)", (), B, None),
     "py_fresh_id": Entry("str(uuid.uuid4())", (), S, None),
@@ -93,6 +106,9 @@ PYTHON: dict[str, Entry] = {
 PYTHON_CONDITIONS: dict[str, Entry] = {
     "py_small": Entry("row.{0} is not None and row.{0} < 5", (B,), BOOL, lambda a: a < 5),
     "py_large": Entry("row.{0} is not None and row.{0} >= 5", (B,), BOOL, lambda a: a >= 5),
+    "py_has_share": Entry(
+        "row.{0} is not None and 12 // (row.{0} - 7) > 0", (B,), BOOL, lambda a: 12 // (a - 7) > 0, can_raise=True
+    ),
     # Not deterministic
     "py_coin": Entry("random.random() < 0.5", (), BOOL, None),
 }
@@ -122,12 +138,23 @@ AGGREGATES: dict[str, Entry] = {
     "sum": Entry("sum({0})", (B,), B, _skipping_null(sum)),
     "min": Entry("min({0})", (B,), B, _skipping_null(min)),
     "max": Entry("max({0})", (B,), B, _skipping_null(max)),
+    "avg": Entry("avg({0})", (B,), D, _skipping_null(lambda given: rounded(sum(given) / len(given)))),
+    "sum_of_thirds": Entry("sum({0} / 3)", (B,), D, _skipping_null(lambda given: rounded(sum(a / 3 for a in given)))),
     # Not deterministic
     "first": Entry("first({0})", (B,), B, None),
     "any_value": Entry("any_value({0})", (B,), B, None),
     "sum_of_noise": Entry("sum(CAST({0} * rand() AS BIGINT))", (B,), B, None),
 }
 """Aggregates in SQL. The meaning gets the list of the values of its column (for `count`: of the rows)."""
+
+NATIVE_AGGREGATES: dict[str, Entry] = {
+    **AGGREGATES,
+    # Not deterministic
+    "quantiles": Entry("hex(kll_sketch_agg_bigint({0}))", (B,), S, None, weight=3),
+    "histogram": Entry("CAST(histogram_numeric({0}, 3) AS STRING)", (B,), S, None, weight=3),
+    "collected": Entry("array_join(collect_list({0}), ' ')", (B,), S, None),
+}
+"""Aggregates that Spark computes itself, for windows by time that are told once."""
 
 IDEMPOTENT_AGGREGATES = ("min", "max")
 """Those that take the same event twice without a difference."""
@@ -170,6 +197,9 @@ class Function:
     state: str
     body: str
     meaning: Callable[[Any, Any], tuple[Any, list[Any]]] | None
+    can_raise: bool = False
+    timer: str = ""  # the body of `on_timer`, which sets `out`; it rings once for a key, when all input was read
+    ring: Callable[[Any], list[Any]] | None = None  # its meaning: what is kept for the key -> what comes out
 
     @property
     def is_deterministic(self) -> bool:
@@ -196,6 +226,19 @@ FUNCTIONS: dict[str, Function] = {
             ([], [sum(kept) + (value or 0)]) if len(kept or []) == 2 else ([*(kept or []), value or 0], [])
         ),
     ),
+    "shares": Function(
+        "shares", (B,), B, "count = value('BIGINT')",
+        "number = (self.count.get() or 0) + 12 // ((row.{0} or 0) - 7)\nself.count.set(number)\nout = [number]",
+        lambda kept, value: ((kept or 0) + 12 // ((value or 0) - 7), [(kept or 0) + 12 // ((value or 0) - 7)]),
+        can_raise=True,
+    ),
+    "rings": Function(
+        "number", (B,), B, "count = value('BIGINT')",
+        "self.count.set((self.count.get() or 0) + 1)\ncontext.after('1 hour', 'end')\nout = []",
+        lambda kept, value: ((kept or 0) + 1, []),
+        timer="out = [self.count.get()]",
+        ring=lambda kept: [kept],
+    ),
     # Not deterministic
     "lottery": Function(
         "ticket", (B,), B, "count = value('BIGINT')",
@@ -203,6 +246,9 @@ FUNCTIONS: dict[str, Function] = {
     ),
 }  # fmt: skip
 """Functions with state, for `Process`."""
+
+TABLE = (("a", "Ann"), ("a", "Abe"), ("b", "Ben"))
+"""The rows of the table that a job may join with: `k`, and the column that the step names."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +283,7 @@ PATTERNS: dict[str, Pattern] = {
 
 def entry(name: str) -> Entry:
     """The expression of this name."""
-    for table in (SQL, CONDITIONS, PYTHON, PYTHON_CONDITIONS, LISTS, AGGREGATES, OVER_ROWS):
+    for table in (SQL, CONDITIONS, PYTHON, PYTHON_CONDITIONS, LISTS, NATIVE_AGGREGATES, OVER_ROWS):
         if name in table:
             return table[name]
     raise KeyError(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.spec import (
+    Call,
     Detect,
     EventTime,
     FanOut,
@@ -17,6 +18,7 @@ from lockgate.lab.randomjobs.spec import (
     Source,
     Spec,
     Step,
+    TableJoin,
     Transform,
     WindowAggregate,
     WindowApply,
@@ -55,6 +57,8 @@ def columns_of(spec: Spec, reference: str) -> Columns:
             spans = {"window_start": "TIMESTAMP", "window_end": "TIMESTAMP"}
             marks = {"revision": "BIGINT", "is_final": "BOOLEAN"} if is_corrected(spec, step) else {}
             return {**{name: given[0][name] for name in step.keys}, **spans, **marks, **_made(made)}
+        case TableJoin():
+            return {**given[0], step.column: "STRING"}
         case Process():
             function = catalogue.FUNCTIONS[step.function.entry]
             return {**{name: given[0][name] for name in step.keys}, function.column: function.type}
@@ -70,6 +74,8 @@ def columns_of(spec: Spec, reference: str) -> Columns:
 
 def is_corrected(spec: Spec, step: WindowAggregate | WindowApply) -> bool:
     """Does the window tell revisions?"""
+    if step.window.trigger is not None:
+        return True
     time = time_of(spec, step.input)
     return time is not None and time.late == "CORRECT" and step.window.kind in ("tumbling", "sliding", "session")
 
@@ -78,23 +84,28 @@ def is_sound(spec: Spec) -> bool:
     """Does everything that a step or an output names exist?"""
     for step in spec.steps:
         given = _inputs(spec, step)
-        calls = [one.call for one in _made_by(step)]
-        calls += [part.condition for part in getattr(step, "parts", ())]
-        calls += [call for call in (getattr(step, name, None) for name in ("condition", "function", "pattern")) if call]
-        window = getattr(step, "window", None)
-        calls += [window.condition] if window is not None and window.condition is not None else []
+        calls = [*calls_of(step), *(call for name in ("function", "pattern") if (call := getattr(step, name, None)))]
         names = {name for call in calls for name in call.columns} | {*getattr(step, "keep", ())}
         names |= {*getattr(step, "keys", ()), *getattr(step, "on", ())}
-        names |= {step.column} if isinstance(step, EventTime) else set()
+        names |= {step.column} if isinstance(step, EventTime) else {"k"} if isinstance(step, TableJoin) else set()
         if any(not names <= set(columns) for columns in given) or (isinstance(step, Rolling) and not step.keys):
             return False
     for output in spec.outputs:
         sink = output.sink
         names = {*sink.key, *(() if sink.deleted is None else sink.deleted.columns)}
-        names |= {name for name in (sink.value, sink.latest) if name is not None}
+        names |= {name for name in (sink.value, sink.latest, sink.route) if name is not None}
         if not names <= set(columns_of(spec, output.input)):
             return False
     return True
+
+
+def calls_of(step: Step) -> list[Call]:
+    """The expressions of a step; a function with state and a pattern are none."""
+    calls = [one.call for one in _made_by(step)]
+    calls += [part.condition for part in getattr(step, "parts", ())]
+    window = getattr(step, "window", None)
+    calls += [call for one in (step, window) if (call := getattr(one, "condition", None)) is not None]
+    return calls
 
 
 def _made_by(step: Step) -> tuple[Made, ...]:

@@ -16,6 +16,7 @@ from lockgate.lab.randomjobs.columns import columns_of, time_of
 from lockgate.lab.randomjobs.model import judge
 from lockgate.lab.randomjobs.spec import (
     Call,
+    Change,
     Column,
     Detect,
     Event,
@@ -37,6 +38,7 @@ from lockgate.lab.randomjobs.spec import (
     Spec,
     Split,
     Step,
+    TableJoin,
     Transform,
     Where,
     Window,
@@ -46,9 +48,17 @@ from lockgate.lab.randomjobs.spec import (
 )
 
 _SIZES = (1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)
-_SYSTEMS = ("kafka",) * 8 + ("file",) * 3 + ("memory",) * 3 + ("mqtt", "socket")
+_SYSTEMS = ("kafka",) * 8 + ("file",) * 3 + ("memory",) * 3 + ("mqtt", "sensors", "socket")
 _SINKS = ("kafka",) * 6 + ("postgres",) * 4 + ("sqlite",) * 2 + ("file",) * 2 + ("monitor", "console", "memory")
 _GUARANTEES = ("AT_MOST_ONCE", "AT_LEAST_ONCE", "EXACTLY_ONCE", "END_TO_END_EXACTLY_ONCE")
+
+_SENSORS = (
+    Column("sensor", "STRING"),
+    Column("temperature", "DOUBLE"),
+    Column("smoke", "BOOLEAN"),
+    Column("at", "TIMESTAMP"),
+)
+"""The columns of a SensorSource."""
 
 _CHANCE_OF_CHANCE = 0.2
 """How often a function or expression that is drawn is one that is not deterministic."""
@@ -82,6 +92,11 @@ class _Drawing:
         self.places: list[_Place] = []
         self.taken: set[str] = set()
         self.numbers: dict[str, int] = {}
+        self.mode = rng.choice(("MICRO_BATCH",) * 9 + ("REAL_TIME",))
+        self.letters = rng.choice((None,) * 6 + ("kafka", "file", "memory")) if self.mode == "MICRO_BATCH" else None
+        self.idle = 60 if rng.random() < 0.1 else None  # of all event times of a job, or of none
+        # Without dead letters the first event that cannot be used ends the job, and shows nothing else.
+        self.chance_of_letter = 0.06 if self.letters is not None else 0.002
 
     def draw(self, name: str) -> Spec:
         rng = self.rng
@@ -91,17 +106,16 @@ class _Drawing:
             self._add_step()
         self._settle_late()
         self._take_late()
-        mode = rng.choice(("MICRO_BATCH",) * 9 + ("REAL_TIME",))
-        if mode == "REAL_TIME" and rng.random() < 0.8:
-            self.sources = [replace(source, system="kafka") for source in self.sources]
+        if self.mode == "REAL_TIME" and rng.random() < 0.8:
+            self.sources = [replace(source, system="kafka", change=None) for source in self.sources]
         spec = Spec(
             name=name,
             sources=tuple(self.sources),
             steps=tuple(self.steps),
-            outputs=self._outputs(mode),
+            outputs=self._outputs(self.mode),
             guarantee="END_TO_END_EXACTLY_ONCE",
-            mode=mode,
-            dead_letters=rng.choice((None,) * 6 + ("kafka", "file", "memory")) if mode == "MICRO_BATCH" else None,
+            mode=self.mode,
+            dead_letters=self.letters,
         )
         return self._declared(spec)
 
@@ -117,11 +131,25 @@ class _Drawing:
             Column(f"n{suffix}", "BIGINT"),
             Column(f"at{suffix}", "TIMESTAMP"),
         )
-        self.sources.append(Source(name, rng.choice(_SYSTEMS), columns, self._events(len(self.sources) * 1000)))
+        system = rng.choice(_SYSTEMS)
+        if system == "sensors" and not suffix:
+            self.sources.append(Source(name, system, _SENSORS, self._readings()))
+            self.places.append(_Place(name))
+            return
+        system = "memory" if system == "sensors" else system
+        events = self._events(len(self.sources) * 1000, is_text=system != "memory")
+        is_changed = system == "file" and rng.random() < 0.1
+        change = Change(rng.randrange(1, 3), rng.choice(("append", "overwrite"))) if is_changed else None
+        self.sources.append(Source(name, system, columns, events, change))
         self.places.append(_Place(name))
 
-    def _events(self, first_id: int) -> tuple[Event, ...]:
-        """A few epochs of events whose time goes on, in disorder, with some that come twice."""
+    def _readings(self) -> tuple[Event, ...]:
+        rng = self.rng
+        values = [(rng.choice("ab"), rng.randrange(80) / 4, rng.random() < 0.2, second) for second in range(0, 60, 4)]
+        return tuple(Event(one[3] // 20, 0, one) for one in values)
+
+    def _events(self, first_id: int, *, is_text: bool) -> tuple[Event, ...]:
+        """A few epochs of events whose time goes on, in disorder, with some that come twice, or cannot be used."""
         rng = self.rng
         events: list[Event] = []
         for epoch in range(rng.choice((2, 3, 3, 4))):
@@ -129,10 +157,14 @@ class _Drawing:
                 if events and rng.random() < 0.1:
                     events.append(replace(rng.choice(events), epoch=epoch))
                     continue
+                if is_text and rng.random() < self.chance_of_letter:
+                    events.append(Event(epoch, rng.randrange(2), (), '{"id": '))
+                    continue
                 number = None if rng.random() < 0.05 else rng.randrange(10)
                 at = epoch * 20 + rng.randrange(20) - (rng.randrange(60) if rng.random() < 0.2 else 0)
+                time = None if rng.random() < self.chance_of_letter else at
                 key = rng.choice("aabbc")
-                events.append(Event(epoch, "abc".index(key) % 2, (first_id + len(events), key, number, at)))
+                events.append(Event(epoch, "abc".index(key) % 2, (first_id + len(events), key, number, time)))
         return tuple(events)
 
     # Steps
@@ -146,9 +178,11 @@ class _Drawing:
             (self._select, 5),
             (self._split, 3),
             (self._merge, 3),
-            (self._diamond, 2),
+            (self._diamond, 4),
             (self._transform, 2),
         ]
+        if "k" in self._columns(place) and (not place.is_late or self._is_nonsense()):
+            kinds.append((self._table_join, 2))
         if not place.is_late or self._is_nonsense():
             kinds += [(self._map, 3), (self._flat_map, 2), (self._fan_out, 2), (self._join, 2)]
             if not place.is_timed or self._is_nonsense():
@@ -199,8 +233,8 @@ class _Drawing:
         self._goes_on(place, Transform(self._name("x"), place.reference, self._kept(place), made, declared))
 
     def _fan_out(self, place: _Place) -> None:
-        made = self._made(place, catalogue.PYTHON)
-        if made:
+        made = self._made(place, {name: one for name, one in catalogue.PYTHON.items() if not one.can_raise})
+        if made:  # a function that raises gives a partial row there, which is not drawn
             self._goes_on(place, FanOut(self._name("x"), place.reference, made))
 
     def _split(self, place: _Place) -> None:
@@ -262,13 +296,19 @@ class _Drawing:
             step = Join(self._name("x"), place.reference, other.reference, ("k",), self.rng.choice((0, 5, 20)), how)
             self._add(step, replace(place, reference=step.name, is_ended=True))
 
+    def _table_join(self, place: _Place) -> None:
+        how = self.rng.choice(("inner", "left"))
+        self._goes_on(place, TableJoin(self._name("x"), place.reference, self._column(), how))
+
     def _event_time(self, place: _Place) -> None:
         times = [name for name, kind in self._columns(place).items() if kind == "TIMESTAMP"]
         if times:
             late = self.rng.choice(("DROP",) * 4 + ("LOG", "TO_SIDE_OUTPUT", "TO_SIDE_OUTPUT", "CORRECT"))
             allowed = self.rng.choice((10, 60)) if late == "CORRECT" else None
             lateness = self.rng.choice((0, 5, 10, 30))
-            step = EventTime(self._name("x"), place.reference, self.rng.choice(times), lateness, late, allowed)
+            ahead = self.rng.choice((30_500, 3_600_000)) if self.rng.random() < self.chance_of_letter + 0.03 else None
+            column = self.rng.choice(times)
+            step = EventTime(self._name("x"), place.reference, column, lateness, late, allowed, self.idle, ahead)
             self._add(step, replace(place, reference=step.name, is_timed=True))
 
     def _processing_time(self, place: _Place) -> None:
@@ -277,10 +317,17 @@ class _Drawing:
 
     def _window(self, place: _Place) -> None:
         rng = self.rng
+        if not place.is_timed and rng.random() < 0.6:
+            self._event_time(place)
+            place = self.places[-1] if self.places[-1].is_timed else place
         kinds = ["tumbling_count", "sliding_count", "until"]
         if place.is_timed or self._is_nonsense():
             kinds += ["tumbling", "sliding", "session"] * 3
         window = self._window_of(rng.choice(kinds), place)
+        if _is_by_time(window) and rng.random() < 0.12:
+            is_corrected = (time := self._time(place)) is not None and time.late == "CORRECT"
+            triggers = ("every=2", "every='5 seconds'", *(("on_late=True",) * 3 if is_corrected else ()))
+            window = replace(window, trigger=rng.choice(triggers))
         name, keys = self._name("x"), self._keys(place)
         step: WindowAggregate | WindowApply | None = None
         if rng.random() < 0.3:
@@ -290,7 +337,7 @@ class _Drawing:
                 declared = self._declared_as((made,))
                 step = WindowApply(name, place.reference, keys, window, made, declared)
         else:
-            step = WindowAggregate(name, place.reference, keys, window, self._aggregates(place))
+            step = WindowAggregate(name, place.reference, keys, window, self._aggregates(place, window))
         if step is not None:
             self._add(step, _Place(step.name, is_timed=place.is_timed, is_ended=True))
 
@@ -360,15 +407,23 @@ class _Drawing:
 
     def _choice(self, table: Mapping[str, Entry] | Mapping[str, catalogue.Function]) -> str:
         is_chance = self.rng.random() < _CHANCE_OF_CHANCE
-        names = [name for name, one in table.items() if one.is_deterministic is not is_chance]
-        return self.rng.choice(names or list(table))
+        is_fragile = self.rng.random() < 5 * self.chance_of_letter
+        if is_fragile and (fragile := [name for name, one in table.items() if one.can_raise]):
+            return self.rng.choice(fragile)
+        names = [name for name, one in table.items() if one.is_deterministic is not is_chance and not one.can_raise]
+        names = names or list(table)
+        return self.rng.choices(names, [getattr(table[name], "weight", 1) for name in names])[0]
 
     def _made(self, place: _Place, table: dict[str, Entry] = catalogue.SQL) -> tuple[Made, ...]:
-        calls = [self._call(table, place) for _ in range(self.rng.choice((0, 1, 1, 2)) or (table is catalogue.PYTHON))]
+        calls = [self._call(table, place) for _ in range(self.rng.choice((0, 1, 1, 2)) or (table is not catalogue.SQL))]
         return tuple(Made(self._column(), call) for call in calls if call is not None)
 
-    def _aggregates(self, place: _Place) -> tuple[Made, ...]:
-        table = catalogue.AGGREGATES
+    def _time(self, place: _Place) -> EventTime | None:
+        return time_of(Spec("", tuple(self.sources), tuple(self.steps), (), ""), place.reference)
+
+    def _aggregates(self, place: _Place, window: Window | None = None) -> tuple[Made, ...]:
+        is_native = window is not None and _is_by_time(window) and window.trigger is None
+        table = catalogue.NATIVE_AGGREGATES if is_native else catalogue.AGGREGATES
         if self.rng.random() < 0.2:
             table = {name: table[name] for name in catalogue.IDEMPOTENT_AGGREGATES}
         calls = [self._call(table, place) for _ in range(self.rng.choice((1, 1, 2)))]
@@ -459,7 +514,8 @@ class _Drawing:
         likely = [name for name in plain if name.startswith(("id", "window_start", "k"))] or plain
         key = tuple(sorted(rng.sample(likely, rng.randrange(1, min(2, len(likely)) + 1)), key=plain.index))
         deleted = self._call(catalogue.CONDITIONS, place) if rng.random() < 0.2 else None
-        return Sink(system, key, deleted)
+        route = "k" if system == "kafka" and columns.get("k") == "STRING" and rng.random() < 0.05 else None
+        return Sink(system, key, deleted, route=route)
 
     def _declared(self, spec: Spec) -> Spec:
         """With a guarantee: mostly what the job reaches, at times more or less."""

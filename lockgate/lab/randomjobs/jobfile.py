@@ -30,30 +30,50 @@ from lockgate.lab.randomjobs.spec import (
     Spec,
     Split,
     Step,
+    TableJoin,
     Transform,
     Where,
     Window,
     WindowAggregate,
     WindowApply,
-    inputs_of,
+    changes,
     moment,
+    read,
     used,
 )
 
+SOURCES = {
+    "kafka": "KafkaSource",
+    "file": "FileSource",
+    "memory": "MemorySource",
+    "mqtt": "MqttSource",
+    "sensors": "SensorSource",
+    "socket": "SocketSource",
+}
+"""The class of each system that a job may read from."""
+
+SINKS = {
+    "kafka": "KafkaSink",
+    "postgres": "PostgresSink",
+    "sqlite": "SqliteSink",
+    "file": "FileSink",
+    "monitor": "MonitorSink",
+    "console": "ConsoleSink",
+    "memory": "MemorySink",
+}
+"""The class of each system that a job may write to."""
+
 _NAMES = (
-    *("ConsoleSink", "FileSink", "FileSource", "Guarantee", "Job", "KafkaSink", "KafkaSource", "Late", "MemorySink"),
-    *("MemorySource", "Mode", "MonitorSink", "MqttSource", "PostgresSink", "SocketSource", "SqliteSink"),
-    *("StatefulFunction", "list_of", "pattern", "stream", "value", "windows"),
+    *(*SOURCES.values(), *SINKS.values(), "FileTable", "Guarantee", "Job", "Late", "Mode", "StatefulFunction"),
+    *("list_of", "pattern", "stream", "table", "value", "windows"),
 )
 
 
 def job_text(spec: Spec) -> str:
     """The job file: what is used of the spec, and nothing else."""
     steps = used(spec)
-    read = {reference.split(".")[0] for reference in _read(spec, steps)}
-    sources = [source for source in spec.sources if source.name in read]
     classes = [line for step in steps if isinstance(step, Process) for line in _class(spec, step)]
-    lines = [f"{one.name} = {_source(one)}" for one in sources]
+    lines = [f"{one.name} = {_source(one)}" for one in read(spec)]
     lines += [f"{step.name} = {_step(spec, step)}" for step in steps]
     ends = [f"    {_output(spec, output)}," for output in spec.outputs]
     ends += [f"    guarantee=Guarantee.{spec.guarantee},"]
@@ -72,18 +92,18 @@ def events_text(spec: Spec) -> str:
             names = [column.name for column in source.columns]
             times = [column.type == "TIMESTAMP" for column in source.columns]
             for event in source.events:
-                if event.epoch == epoch:
+                if event.epoch == epoch and event.text is not None:
+                    lines.append(f"# epoch {epoch}: {source.name}, partition {event.partition}: {event.text}")
+                elif event.epoch == epoch:
                     shown = [
                         moment(value).strftime("%H:%M:%S") if is_time and value is not None else repr(value)
                         for value, is_time in zip(event.values, times, strict=True)
                     ]
                     row = ", ".join(f"{name}={value}" for name, value in zip(names, shown, strict=True))
                     lines.append(f"# epoch {epoch}: {source.name}, partition {event.partition}: {row}")
+    for name, change in changes(spec).items():
+        lines.append(f"# before epoch {change.epoch}: {change.how} the first file of {name}, which was read")
     return "\n".join(lines)
-
-
-def _read(spec: Spec, steps: tuple[Step, ...]) -> list[str]:
-    return [one for step in steps for one in inputs_of(step)] + [output.input for output in spec.outputs]
 
 
 def _imports(main: str) -> list[str]:
@@ -95,6 +115,7 @@ def _imports(main: str) -> list[str]:
 def _source(source: Source) -> str:
     ddl = ", ".join(f"{column.name} {column.type}" for column in source.columns)
     made = {
+        "sensors": "SensorSource()",
         "kafka": f'KafkaSource(topic="{source.name}", servers="localhost:9092", value="{ddl}")',
         "file": f'FileSource(path="{source.name}", value="{ddl}")',
         "memory": f'MemorySource([], value="{ddl}")',
@@ -152,7 +173,14 @@ def _step(spec: Spec, step: Step) -> str:
         case EventTime():
             late = "" if step.late == "DROP" else f", late=Late.{step.late}"
             allowed = "" if step.allowed_seconds is None else f', allowed="{step.allowed_seconds} seconds"'
-            return f'{given}.event_time("{step.column}", lateness="{step.lateness_seconds} seconds"{late}{allowed})'
+            clocks = "" if step.idle_seconds is None else f', idle="{step.idle_seconds} seconds"'
+            clocks += "" if step.max_ahead_ms is None else f', max_ahead="{step.max_ahead_ms} milliseconds"'
+            lateness = f'lateness="{step.lateness_seconds} seconds"'
+            return f'{given}.event_time("{step.column}", {lateness}{late}{allowed}{clocks})'
+        case TableJoin():
+            rows = f'FileTable(path="{step.name}.csv", format="csv", schema="k STRING, {step.column} STRING")'
+            kind = "" if step.how == "inner" else f', how="{step.how}"'
+            return f'{given}.join(table("{step.name}", {rows}, refresh="1 day"), on="k"{kind}, name="{step.name}_join")'
         case ProcessingTime():
             return f"{given}.processing_time()"
         case WindowAggregate():
@@ -180,7 +208,8 @@ def _windowed(step: WindowAggregate | WindowApply, window: Window) -> str:
         "sliding_count": f"sliding_count({window.count}, every={window.every_count})",
         "until": "" if window.condition is None else f'until("{_text(window.condition)}")',
     }
-    return f'{_keyed(step)}.window(windows.{made[window.kind]}, name="{step.name}")'
+    trigger = "" if window.trigger is None else f".trigger({window.trigger})"
+    return f'{_keyed(step)}.window(windows.{made[window.kind]}, name="{step.name}"){trigger}'
 
 
 def _keyed(step: WindowAggregate | WindowApply | Rolling | Process | Detect) -> str:
@@ -212,9 +241,18 @@ def _class(spec: Spec, step: Process) -> list[str]:
         "    def process(self, row, context):",
         *(f"        {line}" for line in body),
         f"        return [{values} for one in out]",
+        *_timer(step, function),
         "",
         "",
     ]
+
+
+def _timer(step: Process, function: catalogue.Function) -> list[str]:
+    if not function.timer:
+        return []
+    values = _tuple([*(f"context.key.{name}" for name in step.keys), "one"])
+    body = [*function.timer.splitlines(), f"return [{values} for one in out]"]
+    return ["", "    def on_timer(self, timer, context):", *(f"        {line}" for line in body)]
 
 
 def _class_name(step: Process) -> str:
@@ -231,9 +269,10 @@ def _sink(name: str, sink: Sink) -> str:
     key += "" if sink.deleted is None else f', deleted="{_text(sink.deleted)}"'
     labels = f", labels=[{', '.join(_quoted(sink.key))}]" if sink.key else ""
     labels += "" if sink.latest is None else f', latest="{sink.latest}"'
+    topic = f'topic="{name}"' if sink.route is None else f'route="{sink.route}"'
     metric = f'metric="{name}_total", kind="counter"' if sink.is_counter else f'metric="{name}"'
     return {
-        "kafka": f'KafkaSink(topic="{name}", servers="localhost:9092"{key})',
+        "kafka": f'KafkaSink({topic}, servers="localhost:9092"{key})',
         "postgres": f'PostgresSink(table="{name}", dsn="postgresql://localhost/results"{key})',
         "sqlite": f'SqliteSink(table="{name}", path="results.db"{key})',
         "file": f'FileSink("{name}")',

@@ -27,7 +27,7 @@ from enum import IntEnum
 from itertools import count
 
 from lockgate.lab.randomjobs import catalogue
-from lockgate.lab.randomjobs.columns import is_corrected
+from lockgate.lab.randomjobs.columns import calls_of, is_corrected
 from lockgate.lab.randomjobs.spec import (
     Call,
     Detect,
@@ -318,8 +318,9 @@ def _repeated(spec: Spec) -> Iterator[str]:
 
 
 def _cannot_be_kept_for(step: Source | Step) -> bool:
-    """Rows that an epoch has kept cannot feed state, event time, or a transform, whose content no plan sees."""
-    return bool(_state(step)) or isinstance(step, EventTime | ProcessingTime | Transform)
+    """Rows that an epoch has kept cannot feed state, time of any kind, or a transform, whose content no plan sees."""
+    is_timed = not isinstance(step, Source) and any(catalogue.entry(call.entry).is_of_epoch for call in calls_of(step))
+    return bool(_state(step)) or is_timed or isinstance(step, EventTime | ProcessingTime | Transform)
 
 
 def _passed(spec: Spec, node: _Node) -> tuple[str, str]:

@@ -47,18 +47,31 @@ class Event:
     It is read in epoch `epoch`, counted from 0 over the complete job. The source position of an event is
     (name of the source, partition, number of the events of that source and partition before it in `Source.events`).
     Two events may have equal values, `id` included: a source may hold an event twice, and then both count.
+    With `text` it is a record that does not parse, and has no values.
     """
 
     epoch: int
     partition: int
     values: tuple[Any, ...]
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file that changes after it was read (`how`: append, overwrite): the first file of a source that is a directory.
+
+    It happens before epoch `epoch`; the job has to stop, and to name the file (docs/GUARANTEES.md).
+    """
+
+    epoch: int
+    how: str
 
 
 @dataclass(frozen=True)
 class Source:
     """A source, and all that it gives. Epochs of `events` never decrease; within an epoch, they are in source order.
 
-    `system` is kafka, file, memory (replayable), mqtt (acknowledged) or socket (neither). For a run by the
+    `system` is kafka, file, memory, sensors (replayable), mqtt (acknowledged) or socket (neither). For a run by the
     test harness all systems behave alike: the events of an epoch are fed, in order.
     """
 
@@ -66,6 +79,7 @@ class Source:
     system: str
     columns: tuple[Column, ...]
     events: tuple[Event, ...] = ()
+    change: Change | None = None
 
 
 # What is said of rows and groups: names of the catalogue with the columns that they are about
@@ -209,6 +223,19 @@ class Join:
     how: str = "inner"  # inner, left, right, full
 
 
+@dataclass(frozen=True)
+class TableJoin:
+    """`.join(table(...), on="k", how=)` with the table `catalogue.TABLE` (docs/JOINS.md).
+
+    The columns of the input, then `column`: one row for each row of the table that agrees. how: inner, left.
+    """
+
+    name: str
+    input: str
+    column: str
+    how: str = "inner"
+
+
 # Time (docs/TIME.md)
 
 
@@ -225,6 +252,8 @@ class EventTime:
     lateness_seconds: int
     late: str = "DROP"
     allowed_seconds: int | None = None
+    idle_seconds: int | None = None  # the clock of a run stands still until all was read, so silence moves nothing
+    max_ahead_ms: int | None = None  # an event that is further ahead of the clock, which stands at `START`, is no good
 
 
 @dataclass(frozen=True)
@@ -252,6 +281,7 @@ class Window:
     count: int = 0
     every_count: int = 0
     condition: Call | None = None
+    trigger: str | None = None  # the arguments of `.trigger(...)`
 
 
 @dataclass(frozen=True)
@@ -335,6 +365,7 @@ Step = (
     | Split
     | Merge
     | Join
+    | TableJoin
     | EventTime
     | ProcessingTime
     | WindowAggregate
@@ -362,6 +393,7 @@ class Sink:
     value: str | None = None
     latest: str | None = None
     is_counter: bool = False
+    route: str | None = None  # kafka: the column that names the topic
 
 
 @dataclass(frozen=True)
@@ -412,13 +444,50 @@ def used(spec: Spec) -> tuple[Step, ...]:
     return tuple(step for step in spec.steps if step.name in wanted)
 
 
+def read(spec: Spec) -> tuple[Source, ...]:
+    """The sources that are read, in the order of the spec."""
+    names = {one.split(".")[0] for step in used(spec) for one in inputs_of(step)}
+    names |= {output.input.split(".")[0] for output in spec.outputs}
+    return tuple(source for source in spec.sources if source.name in names)
+
+
+def changes(spec: Spec) -> dict[str, Change]:
+    """The files that change after they were read, by source; a job without a checkpoint does not know what it read."""
+    return {
+        source.name: source.change
+        for source in read(spec)
+        if source.change is not None
+        and source.system == "file"
+        and spec.guarantee != "AT_MOST_ONCE"
+        and any(event.epoch < source.change.epoch for event in source.events)
+    }
+
+
 # As JSON
 
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Column, Event, Source, Call, Made, Where, Select, Map, FlatMap, Transform, FanOut, Part, Split, Merge, Join),
         *(
+            Column,
+            Event,
+            Change,
+            Source,
+            Call,
+            Made,
+            Where,
+            Select,
+            Map,
+            FlatMap,
+            Transform,
+            FanOut,
+            Part,
+            Split,
+            Merge,
+            Join,
+        ),
+        *(
+            TableJoin,
             EventTime,
             ProcessingTime,
             Window,

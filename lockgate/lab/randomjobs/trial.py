@@ -16,25 +16,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Write
-from lockgate.errors import BadMachine, LockgateError, Refused, Unreachable
+from lockgate.errors import (
+    BadMachine,
+    FunctionFailed,
+    LockgateError,
+    Refused,
+    SourceChanged,
+    UnparsableValue,
+    Unreachable,
+    UnusableTime,
+)
 from lockgate.guarantees import Guarantee, Mode
+from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.build import build
 from lockgate.lab.randomjobs.interpreter import Answer, Difference, compare, expected
 from lockgate.lab.randomjobs.model import is_refused_at_start
 from lockgate.lab.randomjobs.outcome import Outcome
-from lockgate.lab.randomjobs.spec import START, Source, Spec, moment
-from lockgate.lab.randomjobs.world import StandIn, World
+from lockgate.lab.randomjobs.spec import START, Source, Spec, TableJoin, changes, moment, read, used
+from lockgate.lab.randomjobs.world import GAUGE_REFUSES, StandIn, World
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime.checkpoints import Checkpoint
+from lockgate.testing.fitting import Row
 from lockgate.testing.harness import Harness
 from lockgate.testing.inlets import Fed
 
 _LONG = timedelta(days=1)
+_STOPS = (UnparsableValue, UnusableTime, FunctionFailed, SourceChanged)
 
 
 def run_trial(spec: Spec, seed: int) -> Outcome:
@@ -54,16 +65,27 @@ def run_trial(spec: Spec, seed: int) -> Outcome:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, a job that was accepted does not reach its end
         seconds = time.monotonic() - began
+        if answer.stops is not None and _is_stop(error):
+            return Outcome("holds", (str(error), *notes), seconds, ("it stopped, as it has to",))
+        if answer.may_stop and _is_stop(error):
+            return Outcome("unknown", ("nothing says whether the job has to stop", *notes), seconds)
         if isinstance(error, Refused) and may_refuse(spec, str(error)):
             return Outcome("refused", (str(error), *notes), seconds)
         return Outcome("failed", (f"{type(error).__name__}: {error}", *notes), seconds)
     found = judge(answer, planned, world)
     wrong = [str(one) for one in found if not one.is_unknown]
+    if answer.stops is not None:
+        wrong.append(f"the job went on, although it has to stop: {answer.stops}")
     if is_refused_at_start(spec):
         wrong.append("the job ran, although a transform is not deterministic and is declared to be")
     verdict = "violated" if wrong else "unknown" if found else "holds"
     what = (*(wrong or map(str, found)), *notes)
     return Outcome(verdict, what, time.monotonic() - began, _apart(spec, has_died=bool(notes)))
+
+
+def _is_stop(error: Exception) -> bool:
+    """Does a job stop so at an event, a file or a row that it cannot use?"""
+    return isinstance(error, _STOPS) or GAUGE_REFUSES in str(error)
 
 
 def may_refuse(spec: Spec, refusal: str) -> bool:
@@ -84,8 +106,8 @@ def _apart(spec: Spec, *, has_died: bool) -> tuple[str, ...]:
 class Theatre(Harness):
     """The harness, with sinks that behave as they are declared, and under the guarantee that is declared."""
 
-    def __init__(self, job: Job, world: World) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, world: World, tables: Mapping[str, Sequence[Row]]) -> None:
+        super().__init__(job, tables=tables, now=START)
         self._world = world
         graph = plan(job).logical
         self._exact = {node.name for node in graph.of_kind("sink") if is_exact(graph, node)}
@@ -101,6 +123,12 @@ class Theatre(Harness):
         lower = None if write.guarantee is None else max(write.guarantee, Guarantee.AT_LEAST_ONCE)
         return replace(write, sink=stand_in, guarantee=lower)
 
+    def change(self, stream: str, how: str) -> None:
+        """Change the first file of a stream, which was read."""
+        file = min(self._inlets[stream].directory.glob("*.txt"))
+        first, *_ = content = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join([*content, first] if how == "append" else content[::-1]))
+
     def mix(self, rows: Mapping[str, Sequence[Fed]]) -> None:
         """Let the epoch that the next driver repeats hold other rows than before, as in real-time mode it may."""
         checkpoint = Checkpoint(root=str(self._checkpoint))
@@ -115,20 +143,31 @@ class Theatre(Harness):
 
 def _live(job: Job, spec: Spec, world: World, draw: random.Random, notes: list[str]) -> None:
     """All epochs, and the deaths between them; `notes` says of each death where it was."""
-    read = {node.name for node in plan(job).logical.of_kind("source")}
-    sources = [source for source in spec.sources if source.name in read]
+    sources = read(spec)
     epochs = sorted({event.epoch for source in sources for event in source.events})
     deaths = {draw.choice(epochs) for _ in range(draw.choice((1, 1, 2)))} if epochs else set()
     most = 1 + 3 * len(spec.outputs)
-    with Theatre(job, world) as theatre:
+    # An old row over a newer one shows in a table with a key, if the newer one was written while the driver slept.
+    sleepiness = 0.9 if any(output.sink.key or output.sink.latest for output in spec.outputs) else 0.5
+    tables = {
+        step.name: [{"k": key, step.column: title} for key, title in catalogue.TABLE]
+        for step in used(spec)
+        if isinstance(step, TableJoin)
+    }
+    with Theatre(job, world, tables) as theatre:
         rows = {
             epoch: {source.name: given for source in sources if (given := _rows(source, epoch))} for epoch in epochs
         }
+        waiting = changes(spec)
         while rows:
             epoch = min(rows)
             fed = rows.pop(epoch)
+            for stream in [name for name, change in waiting.items() if change.epoch <= epoch]:
+                theatre.change(stream, waiting.pop(stream).how)
+            if draw.random() < 0.3:
+                world.wake()
             if epoch in deaths:
-                world.points_left, world.sleeps = draw.randrange(most), draw.random() < 0.5
+                world.points_left, world.sleeps = draw.randrange(most), draw.random() < sleepiness
             act: Callable[[], None] = partial(theatre.feed_all, fed)
             while True:
                 try:
@@ -145,18 +184,23 @@ def _live(job: Job, spec: Spec, world: World, draw: random.Random, notes: list[s
                         world.points_left = draw.randrange(most)
                     act = theatre.restart
         world.points_left = None
-        if epochs:
-            theatre.advance_to(max(theatre.now, START) + _LONG)  # the end: every window and every pattern is over
+        for stream, change in waiting.items():
+            theatre.change(stream, change.how)
+        theatre.advance_to(START + _LONG)  # the end: every window and every pattern is over
+        if changes(spec):
+            theatre.restart()  # a start looks at all files that were read
         world.wake()
 
 
-def _rows(source: Source, epoch: int) -> list[dict[str, Any]]:
+def _rows(source: Source, epoch: int) -> list[Fed]:
     """What a source gives in an epoch."""
     times = {column.name for column in source.columns if column.type == "TIMESTAMP"}
     names = [column.name for column in source.columns]
-    rows: list[dict[str, Any]] = []
+    rows: list[Fed] = []
     for event in source.events:
-        if event.epoch == epoch:
+        if event.epoch == epoch and event.text is not None:
+            rows.append(event.text)
+        elif event.epoch == epoch:
             values = zip(names, event.values, strict=True)
             row = {name: moment(one) if name in times and one is not None else one for name, one in values}
             rows.append({**row, "_partition": event.partition} if source.system == "kafka" else row)

@@ -41,6 +41,9 @@ from lockgate.sinks.monitor import MonitorSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+GAUGE_REFUSES = "a gauge takes no row"
+"""What a gauge says of a row of which it cannot say whether it is the last one."""
+
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -62,15 +65,15 @@ class Table:
         """Take rows, one after the other."""
         for given in rows:
             row = dict(given)
-            is_deleted = bool(row.pop(DELETED, False))
+            is_deleted = self.is_keyed and bool(row.pop(DELETED, False))  # a topic has it: a record without a value
             if self.latest is not None and row[self.latest] is None:
-                raise ValueError(f"a gauge takes no row whose {self.latest} is null")
+                raise ValueError(f"{GAUGE_REFUSES} whose {self.latest} is null")
             old = next((one for one in self.rows if self.is_keyed and self._key_of(one) == self._key_of(row)), None)
             if old is not None and self.latest is not None and row[self.latest] < old[self.latest]:
                 continue
             if old is not None:
                 self.rows.remove(old)
-            if not (self.is_keyed and is_deleted):
+            if not is_deleted:
                 self.rows.append(row)
                 self.seen.append(row)
 

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
+import lockgate
 from lockgate.cli.jobfile import load_job
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs import spec as nodes
 from lockgate.lab.randomjobs.check import plan_of
-from lockgate.lab.randomjobs.columns import columns_of, is_sound
+from lockgate.lab.randomjobs.columns import calls_of, columns_of, is_sound
 from lockgate.lab.randomjobs.draw import draw
-from lockgate.lab.randomjobs.jobfile import job_text
+from lockgate.lab.randomjobs.jobfile import SINKS, SOURCES, job_text
 from lockgate.lab.randomjobs.model import is_refused_at_start, judge
 from lockgate.lab.randomjobs.spec import Spec, from_json, to_json
 
 
 @cache
 def drawn() -> tuple[Spec, ...]:
-    return tuple(draw(Random(seed)) for seed in range(600))
+    return tuple(draw(Random(seed)) for seed in range(800))
 
 
 def parts(value: Any) -> Iterator[Any]:
@@ -54,7 +55,7 @@ def test_every_entry_of_the_catalogue_is_drawn() -> None:
     named = {part.entry for spec in drawn() for part in parts(spec) if isinstance(part, nodes.Call)}
     tables = (
         *(catalogue.SQL, catalogue.CONDITIONS, catalogue.PYTHON, catalogue.PYTHON_CONDITIONS, catalogue.LISTS),
-        *(catalogue.AGGREGATES, catalogue.OVER_ROWS, catalogue.FUNCTIONS, catalogue.PATTERNS),
+        *(catalogue.NATIVE_AGGREGATES, catalogue.OVER_ROWS, catalogue.FUNCTIONS, catalogue.PATTERNS),
     )
     assert {name for table in tables for name in table} - named == set()
 
@@ -70,15 +71,19 @@ def test_every_option_is_drawn() -> None:
     assert values(nodes.Window, "kind") == kinds
     assert values(nodes.EventTime, "late") == {"DROP", "LOG", "TO_SIDE_OUTPUT", "CORRECT"}
     assert values(nodes.Join, "how") == {"inner", "left", "right", "full"}
-    assert values(nodes.Source, "system") == {"kafka", "file", "memory", "mqtt", "socket"}
-    systems = {"kafka", "postgres", "sqlite", "file", "monitor", "console", "memory"}
-    assert values(nodes.Sink, "system") == systems
+    assert values(nodes.Source, "system") == set(SOURCES)
+    assert values(nodes.Sink, "system") == set(SINKS)
     assert {bool(sink.key) for sink in found if isinstance(sink, nodes.Sink) and sink.system == "postgres"} == {
         True,
         False,
     }
     assert any(values(nodes.Sink, "deleted") - {None})
     assert values(nodes.Sink, "is_counter") == {True, False}
+    assert values(nodes.Sink, "route") == {None, "k"}
+    assert values(nodes.Window, "trigger") == {None, "every=2", "every='5 seconds'", "on_late=True"}
+    assert values(nodes.TableJoin, "how") == {"inner", "left"}
+    assert values(nodes.EventTime, "idle_seconds") == {None, 60}
+    assert values(nodes.EventTime, "max_ahead_ms") == {None, 30_500, 3_600_000}
     assert values(Spec, "guarantee") == levels
     assert values(Spec, "mode") == {"MICRO_BATCH", "REAL_TIME"}
     assert values(Spec, "dead_letters") == {None, "kafka", "file", "memory"}
@@ -90,16 +95,40 @@ def test_every_option_is_drawn() -> None:
     assert any(map(is_refused_at_start, drawn()))
 
 
+def test_every_source_and_sink_of_the_product_can_be_drawn() -> None:
+    bases = {"CommittingSink"}
+    assert {name for name in lockgate.__all__ if name.endswith("Source")} == set(SOURCES.values())
+    assert {name for name in lockgate.__all__ if name.endswith("Sink")} - bases == set(SINKS.values())
+
+
 def test_events_come_out_of_order_and_twice_and_with_nulls() -> None:
     at_fault: Counter[str] = Counter()
     for spec in drawn()[:50]:
         for source in spec.sources:
-            times = [event.values[3] for event in source.events]
+            times = [event.values[3] for event in source.events if event.values and event.values[3] is not None]
             at_fault["disorder"] += times != sorted(times)
             at_fault["twice"] += len({event.values for event in source.events}) < len(source.events)
             at_fault["null"] += any(None in event.values for event in source.events)
             assert [event.epoch for event in source.events] == sorted(event.epoch for event in source.events)
     assert min(at_fault[one] for one in ("disorder", "twice", "null")) > 5
+
+
+def test_events_that_cannot_be_used_are_drawn_mostly_for_jobs_with_dead_letters() -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    for spec in drawn():
+        events = [event for source in nodes.read(spec) for event in source.events]
+        has_letters = spec.dead_letters is not None
+        counts["text", has_letters] += any(event.text is not None for event in events)
+        counts["time", has_letters] += any(event.text is None and event.values[3] is None for event in events)
+        counts["function", has_letters] += any(
+            catalogue.entry(call.entry).can_raise for step in nodes.used(spec) for call in calls_of(step)
+        )
+        counts["change", False] += bool(nodes.changes(spec))
+    assert counts["change", False] > 5
+    for kind in ("text", "time", "function"):
+        assert counts[kind, True] > 8
+        assert counts[kind, True] > counts[kind, False]
+    assert counts["text", False] > 0
 
 
 def test_every_job_names_only_what_exists() -> None:

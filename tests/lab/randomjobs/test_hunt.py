@@ -84,7 +84,7 @@ def test_the_shrinker_leaves_nothing_but_what_violates() -> None:
 
 
 def test_events_are_removed_one_by_one_while_it_still_shows() -> None:
-    spec = draw(Random(1))
+    spec = next(spec for spec in map(draw, map(Random, range(100))) if len(spec.sources) == 1)
     wanted = spec.sources[0].events[1]
     smaller = shrink(spec, lambda one: any(wanted in source.events for source in one.sources))
     assert [source.events for source in smaller.sources] == [(wanted,)]

@@ -16,19 +16,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.guarantees import Guarantee
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.interpreter.answer import Answer, OutputAnswer
 from lockgate.lab.randomjobs.interpreter.fitting import Need, Pattern, fit, fits
+from lockgate.lab.randomjobs.interpreter.letters import compare_letters
 from lockgate.lab.randomjobs.interpreter.rows import Effect, Flow, Row
-from lockgate.lab.randomjobs.interpreter.symbols import is_symbolic
+from lockgate.lab.randomjobs.interpreter.symbols import Atom, applied, is_symbolic
 from lockgate.lab.randomjobs.spec import START, Sink
 
 Seen = dict[str, Any]
+
+LETTERS = "dead-letters"
+"""What the output of dead letters is called (docs/DEAD_LETTERS.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def compare(
     found: list[Difference] = []
     groups: dict[Need, dict[str, tuple[Flow, list[Seen]]]] = {need: {} for need in Need}
     for name, one in answer.outputs.items():
-        flow = one.flow
+        flow = None if one.flow is None else _with_marks(one.output.sink, one.flow)
         if flow is None or name not in rows_by_output:
             found.append(Difference(name, one.unknown or "nothing was observed", is_unknown=True))
             continue
@@ -75,15 +80,35 @@ def compare(
         elif level is Guarantee.AT_MOST_ONCE and not flow.is_stateful:
             groups[Need.NO_OTHER][name] = (flow, seen)
         elif level is Guarantee.AT_LEAST_ONCE:
-            found += _compare_repeated(name, flow, one.possible, seen)
+            found += _compare_repeated(name, flow, _possible(one), seen)
         else:
-            found += _compare_lost(name, one.possible, seen)
+            found += _compare_lost(name, _possible(one), seen)
     for need, outputs in groups.items():
         found += _compare_rows(outputs, need)
-    letters = rows_by_output.get("dead-letters", ())
-    if letters and not answer.letters:
-        found.append(Difference("dead-letters", f"no event is a dead letter, but {letters[0]} is one"))
+    if LETTERS in rows_by_output:
+        level = guarantee if isinstance(guarantee, Guarantee) else guarantee[LETTERS]
+        found += [Difference(LETTERS, *what) for what in compare_letters(answer, rows_by_output[LETTERS], level)]
     return found
+
+
+def _with_marks(sink: Sink, flow: Flow) -> Flow:
+    """The rows of a topic with what they do: a row that deletes its key is a record without a value."""
+    if sink.system != "kafka" or sink.deleted is None:
+        return flow
+    entry, columns = catalogue.entry(sink.deleted.entry), sink.deleted.columns
+
+    def mark(row: Row) -> Any:
+        if not entry.is_deterministic:
+            return Atom("deleted", (True, False))
+        return applied(lambda *values: entry.of(*values) is True, tuple(row.values[name] for name in columns))
+
+    is_event = entry.is_deterministic and all(flow.effects[name] is Effect.EVENT for name in columns)
+    rows = tuple(replace(row, values={**row.values, DELETED: mark(row)}) for row in flow.rows)
+    return replace(flow, rows=rows, effects={**flow.effects, DELETED: Effect.EVENT if is_event else Effect.OTHER})
+
+
+def _possible(one: OutputAnswer) -> Flow | None:
+    return None if one.possible is None else _with_marks(one.output.sink, one.possible)
 
 
 # Rows as they are
@@ -169,6 +194,9 @@ def _compare_table(one: OutputAnswer, flow: Flow, seen: list[Seen], level: Guara
             found.append(Difference(name, "no order decides", is_unknown=True))
             continue
         last = _last(rows, sink) if is_exact else rows
+        if not last:
+            found.append(Difference(name, "nothing says which row of a key comes last", is_unknown=True))
+            continue
         if key not in shown:
             if level is not Guarantee.AT_MOST_ONCE and not any(_is_deleted(row, sink) for row in last):
                 found.append(Difference(name, f"missing: {_shown(frozen(last[-1].values))}"))
@@ -178,14 +206,18 @@ def _compare_table(one: OutputAnswer, flow: Flow, seen: list[Seen], level: Guara
 
 
 def _last(rows: list[Row], sink: Sink) -> list[Row]:
-    """The rows that may be the last of their key; all of them if their order is not known."""
+    """The rows that may be the last of their key; none if their order is not known."""
     if sink.latest is not None:
         greatest = max(row.values[sink.latest] for row in rows)
         return [row for row in rows if row.values[sink.latest] == greatest]
-    if any(row.place is None for row in rows):
+    if len(rows) == 1:
         return rows
-    epoch = max(row.epoch for row in rows)
-    return [row for row in rows if row.epoch == epoch]  # inside an epoch, rows of one key may come from several tasks
+    epochs = [row.out for row in rows]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if len(known) < len(epochs):
+        return []
+    # Inside an epoch, rows of one key may come from several tasks.
+    return [row for row, epoch in zip(rows, epochs, strict=True) if epoch == max(known)]
 
 
 def _is_deleted(row: Row, sink: Sink) -> bool:
@@ -307,6 +339,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - START
         return since.total_seconds() if since.microseconds else since // (since.resolution * 1_000_000)
+    if isinstance(value, float):
+        return catalogue.rounded(value)
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -17,7 +17,7 @@ from typing import Any
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.columns import time_of
 from lockgate.lab.randomjobs.interpreter.patterns import Match, matches_of
-from lockgate.lab.randomjobs.interpreter.rows import Effect, Flow, Row, Undetermined, by_key
+from lockgate.lab.randomjobs.interpreter.rows import Effect, Flow, Letter, Place, Row, Undetermined, by_key
 from lockgate.lab.randomjobs.interpreter.symbols import Atom, Term, applied, is_symbolic
 from lockgate.lab.randomjobs.interpreter.windows import (
     BY_TIME,
@@ -46,6 +46,7 @@ from lockgate.lab.randomjobs.spec import (
     Spec,
     Split,
     Step,
+    TableJoin,
     Transform,
     Where,
     WindowAggregate,
@@ -72,7 +73,8 @@ class Evaluation:
     def __init__(self, spec: Spec, *, everything: bool = False) -> None:
         self.spec = spec
         self.everything = everything
-        self.letters: list[Row] = []  # events without a time
+        self.letters: list[Letter] = []
+        self.has_unknown_letters = False
         self._flows: dict[str, Flow | Undetermined | None] = {}
         self._sides: dict[str, Callable[[], Flow]] = {}
         self._acting: Watermarks | None = None
@@ -117,11 +119,14 @@ class Evaluation:
     def _step(self, step: Source | Step) -> Flow:
         match step:
             case Source():
+                self.letters += _unparsable(step)
                 return _source(step)
             case Where():
-                return _filtered(self.flow(step.input), step.condition, step.name)
+                flow = self._usable(self.flow(step.input), step.name, (step.condition,))
+                return _filtered(flow, step.condition, step.name)
             case Select() | Map() | Transform():
-                return _made(self.flow(step.input), step.keep, step.made, step.name)
+                flow = self._usable(self.flow(step.input), step.name, tuple(one.call for one in step.made))
+                return _made(flow, step.keep, step.made, step.name)
             case FlatMap():
                 return _flattened(self.flow(step.input), step)
             case FanOut():
@@ -135,6 +140,8 @@ class Evaluation:
                 return replace(flow, rows=tuple(replace(row, time=None) for row in flow.rows))
             case Join():
                 return self._join(step)
+            case TableJoin():
+                return _with_table(self.flow(step.input), step)
             case WindowAggregate() | WindowApply():
                 return self._window(step)
             case Rolling():
@@ -153,15 +160,36 @@ class Evaluation:
         for row in flow.rows:
             time = row.values[step.column]
             _require(not is_symbolic(time), "the time of an event is random")
-            if time is None:
-                self.letters.append(row)
+            is_ahead = time is not None and step.max_ahead_ms is not None and time * 1000 > step.max_ahead_ms
+            if time is None or is_ahead:
+                self._put_aside(row, flow, step.name)
             else:
                 rows.append(replace(row, time=time))
         return replace(flow, rows=tuple(rows), is_loose=flow.is_loose or flow.effects[step.column] is not Effect.EVENT)
 
+    def _usable(self, flow: Flow, name: str, calls: Sequence[Call]) -> Flow:
+        """The rows on which no function of a step raises; the others are dead letters."""
+        fragile = [call for call in calls if catalogue.entry(call.entry).can_raise]
+        if not fragile:
+            return flow
+        rows = []
+        for row in flow.rows:
+            arguments = [_arguments(row, call) for call in fragile]
+            _require(not is_symbolic(arguments), "random values say which events a function raises on")
+            if any(_raises(catalogue.entry(call.entry).of, one) for call, one in zip(fragile, arguments, strict=True)):
+                self._put_aside(row, flow, name)
+            else:
+                rows.append(row)
+        changes = any(flow.effects[column] is not Effect.EVENT for call in fragile for column in call.columns)
+        return replace(flow, rows=tuple(rows), is_loose=flow.is_loose or changes)
+
+    def _put_aside(self, row: Row, flow: Flow, name: str) -> None:
+        self.letters.append(Letter(name, row.place, flow.is_stateful))
+        self.has_unknown_letters = self.has_unknown_letters or bool(row.guards)
+
     def acting(self) -> Watermarks:
         """The watermark that acts in each epoch."""
-        epochs = 1 + max((event.epoch for source in self.spec.sources for event in source.events), default=0)
+        epochs = self._epochs
         if self.everything:
             return [None] * epochs
         if self._acting is None:
@@ -175,6 +203,10 @@ class Evaluation:
             self._acting = [_least(moments) for moments in zip(*each, strict=True)] if each else [None] * epochs
         return self._acting
 
+    @property
+    def _epochs(self) -> int:
+        return 1 + max((event.epoch for source in self.spec.sources for event in source.events), default=0)
+
     # Steps with state
 
     def _keyed(self, reference: str, keys: tuple[str, ...]) -> Flow:
@@ -185,6 +217,7 @@ class Evaluation:
         return replace(flow, is_loose=flow.is_loose or any(flow.effects[name] is not Effect.EVENT for name in keys))
 
     def _window(self, step: WindowAggregate | WindowApply) -> Flow:
+        _require(step.window.trigger is None, "a trigger tells windows before their end")
         flow = self._keyed(step.input, step.keys)
         by_time = step.window.kind in BY_TIME
         time = time_of(self.spec, step.input)
@@ -207,7 +240,7 @@ class Evaluation:
                 missed += late
             else:
                 told = count_windows(step.window, _arrived(members), ends)
-            rows += [Row(self._result(step, key, one, is_corrected)) for one in told]
+            rows += [Row(self._result(step, key, one, is_corrected), came=one.came) for one in told]
         self._sides[f"{step.name}.late"] = lambda: self._late(step, flow, missed)
         spans = Effect.SPAN if step.window.kind == "session" else Effect.EVENT if by_time else Effect.OTHER
         effects = dict.fromkeys(step.keys, Effect.EVENT) | {"window_start": spans, "window_end": spans}
@@ -241,7 +274,10 @@ class Evaluation:
             missed = [Missed(row, span) for row in flow.rows for span in spans_of(step.window, row.time or 0)]
         rows = [
             replace(
-                one.row, values={**one.row.values, "window_start": one.span[0], "window_end": one.span[1]}, place=None
+                one.row,
+                values={**one.row.values, "window_start": one.span[0], "window_end": one.span[1]},
+                place=None,
+                came=one.row.epoch,
             )
             for one in missed
         ]
@@ -272,14 +308,22 @@ class Evaluation:
             for row, one in zip(arrived, values, strict=True):
                 given: list[Any] = [_any(step.function.entry)]
                 if function.meaning is not None:
-                    kept, given = function.meaning(kept, *(one if is_plain else [0] * len(one)))
+                    _require(is_plain or not function.can_raise, "random values say which events a function raises on")
+                    arguments = (kept, *(one if is_plain else [0] * len(one)))
+                    if _raises(function.meaning, arguments):
+                        self._put_aside(row, flow, step.name)
+                        continue
+                    kept, given = function.meaning(*arguments)
                 for number, value in enumerate(given):
                     own = value if is_plain else _any("state over random values")
                     made = dict(zip(step.keys, key, strict=True)) | {function.column: own}
                     place = None if row.place is None else (*row.place, number)
                     rows.append(replace(row, values=made, place=place, time=None))
+            if function.ring is not None and kept is not None:
+                made = dict(zip(step.keys, key, strict=True))
+                rows += [Row(made | {function.column: one}, came=self._epochs) for one in function.ring(kept)]
         effects = dict.fromkeys(step.keys, Effect.EVENT) | {function.column: Effect.OTHER}
-        is_one_each = step.function.entry != "every_third"
+        is_one_each = step.function.entry not in ("every_third", "rings")
         return replace(
             flow, rows=tuple(rows), effects=effects, is_stateful=True, is_loose=flow.is_loose or not is_one_each
         )
@@ -312,7 +356,7 @@ class Evaluation:
         columns = ("match_start", "match_end", *(stage.name for stage in plain))
         self._sides[f"{step.name}.late"] = lambda: replace(
             flow,
-            rows=tuple(replace(row, place=None) for row in late),
+            rows=tuple(replace(row, place=None, came=row.epoch) for row in late),
             is_stateful=True,
             is_loose=flow.is_loose or self.spec.mode == "REAL_TIME",
         )
@@ -351,7 +395,8 @@ class Evaluation:
                     values = {name: one.values[name] for name in step.on}
                     values |= {name: one.values[name] for name in columns[0]}
                     values |= {name: other.values[name] for name in columns[1]}
-                    pairs.append(Row(values, time=one.time, guards=one.guards + other.guards, can_be_late=False))
+                    guards, came = one.guards + other.guards, max(one.epoch, other.epoch)
+                    pairs.append(Row(values, time=one.time, guards=guards, can_be_late=False, came=came))
         outer = {"inner": [], "left": [0], "right": [1], "full": [0, 1]}[step.how]
         _require(not outer or all(not row.guards for rows in in_time for row in rows), "an outer join of random rows")
         for number in outer:
@@ -380,10 +425,24 @@ class Evaluation:
 def _source(source: Source) -> Flow:
     rows = []
     for number, event in enumerate(source.events):
-        values = {column.name: value for column, value in zip(source.columns, event.values, strict=True)}
-        partition = event.partition if source.system == "kafka" else 0  # others are read in their own order
-        rows.append(Row(values, epoch=event.epoch, place=(source.name, partition, number)))
+        if event.text is None:
+            values = {column.name: value for column, value in zip(source.columns, event.values, strict=True)}
+            rows.append(Row(values, epoch=event.epoch, place=_place(source, number)))
     return Flow(tuple(rows), {column.name: Effect.EVENT for column in source.columns})
+
+
+def _unparsable(source: Source) -> list[Letter]:
+    """The records that do not parse."""
+    return [
+        Letter(source.name, _place(source, number))
+        for number, event in enumerate(source.events)
+        if event.text is not None
+    ]
+
+
+def _place(source: Source, number: int) -> Place:
+    partition = source.events[number].partition if source.system == "kafka" else 0  # others are read in their own order
+    return (source.name, partition, number)
 
 
 def _filtered(flow: Flow, condition: Call, name: str) -> Flow:
@@ -432,6 +491,20 @@ def _flattened(flow: Flow, step: FlatMap) -> Flow:
     is_event = all(flow.effects[column] is Effect.EVENT for column in step.made.call.columns)
     effects[step.made.column] = Effect.EVENT if is_event else Effect.OTHER
     return replace(flow, rows=tuple(rows), effects=effects, is_loose=flow.is_loose or not is_event)
+
+
+def _with_table(flow: Flow, step: TableJoin) -> Flow:
+    rows = []
+    for row in flow.rows:
+        key = row.values["k"]
+        _require(not is_symbolic(key), "random values say which rows of a table are met")
+        met: list[str | None] = [title for name, title in catalogue.TABLE if name == key]
+        for number, title in enumerate(met or ([None] if step.how == "left" else [])):
+            place = None if row.place is None else (*row.place, number)
+            rows.append(replace(row, values={**row.values, step.column: title}, place=place))
+    effect = flow.effects["k"]
+    effects = {**flow.effects, step.column: effect if effect is Effect.EVENT else Effect.OTHER}
+    return replace(flow, rows=tuple(rows), effects=effects, is_loose=flow.is_loose or effect is not Effect.EVENT)
 
 
 def _fanned_out(flow: Flow, step: FanOut) -> Flow:
@@ -492,7 +565,7 @@ def _is_true(row: Row, condition: Call) -> bool:
 
 def _aggregate(call: Call, rows: Sequence[Row]) -> Any:
     values = [row.values[call.columns[0]] if call.columns else None for row in rows]
-    entry = catalogue.AGGREGATES[call.entry]
+    entry = catalogue.NATIVE_AGGREGATES[call.entry]
     if is_symbolic(values) and call.entry != "count":
         return _any("an aggregate of random values")
     if entry.meaning is None:
@@ -525,6 +598,14 @@ def _aggregate_effect(call: Call, flow: Flow) -> Effect:
 
 def _all_made(step: WindowAggregate | WindowApply) -> tuple[Made, ...]:
     return step.made if isinstance(step, WindowAggregate) else (step.made,)
+
+
+def _raises(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    try:
+        function(*arguments)
+    except ZeroDivisionError:
+        return True
+    return False
 
 
 def _is(holds: Any) -> bool:

@@ -37,6 +37,21 @@ class Row:
     time: int | None = None
     guards: tuple[Any, ...] = ()
     can_be_late: bool = True
+    came: float | None = None  # of a row without a place: when it came out; between two epochs for what time closed
+
+    @property
+    def out(self) -> float | None:
+        """The epoch in which it is written; None if nothing says it."""
+        return self.came if self.place is None else self.epoch
+
+
+@dataclass(frozen=True)
+class Letter:
+    """An event that a step cannot use. `place` is its source position, and which row of it; None if it has none."""
+
+    step: str
+    place: Place | None
+    is_stateful: bool = False  # does the step stand behind state?
 
 
 @dataclass(frozen=True)

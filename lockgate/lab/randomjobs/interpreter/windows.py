@@ -28,6 +28,7 @@ class Told:
 
     span: Span | None  # None: the bounds hang on the clock
     rows: tuple[Row, ...]
+    came: float  # the epoch; what time closed comes out between two epochs
     revision: int = 0
 
 
@@ -58,7 +59,7 @@ def time_windows(
     open_windows: dict[Span, _Kept] = {}
     told: list[Told] = []
     for arrived, watermark in _by_epoch(rows, acting):
-        _close(open_windows.values(), watermark, told)
+        _close(open_windows.values(), watermark, told, acting)
         touched: dict[Span, _Kept] = {}
         for row in arrived:
             for span in spans_of(window, _time(row)):
@@ -68,7 +69,7 @@ def time_windows(
                 touched[span] = kept = open_windows.setdefault(span, _Kept(*span))
                 kept.rows.append(row)
         _correct(touched.values(), watermark, told)
-    _close(open_windows.values(), None, told, at_end=True)
+    _close(open_windows.values(), None, told, acting, at_end=True)
     return told, missed
 
 
@@ -82,8 +83,8 @@ class _Kept:
     revision: int = 0
     is_told: bool = False
 
-    def tell(self, told: list[Told]) -> None:
-        told.append(Told((self.start, self.end), tuple(self.rows), self.revision))
+    def tell(self, told: list[Told], came: float) -> None:
+        told.append(Told((self.start, self.end), tuple(self.rows), came, self.revision))
         self.revision += 1
         self.is_told = True
 
@@ -94,7 +95,7 @@ def _sessions(
     sessions: list[_Kept] = []
     told: list[Told] = []
     for arrived, watermark in _by_epoch(rows, acting):
-        _close(sessions, watermark, told)
+        _close(sessions, watermark, told, acting)
         if watermark is not None:
             sessions = [one for one in sessions if one.end + (allowed or 0) > watermark]
         touched: list[_Kept] = []
@@ -110,14 +111,14 @@ def _sessions(
                 if other is not joined:
                     joined.rows += other.rows
                     if other.revision:  # a result with this start was given: take it back
-                        told.append(Told((other.start, other.start), (), other.revision))
+                        told.append(Told((other.start, other.start), (), row.epoch, other.revision))
             joined.rows.append(row)
             joined.end = max([end, *(one.end for one in near)])
             joined.is_told = joined.is_told and watermark is not None and joined.end <= watermark
             sessions = [*(one for one in sessions if one not in near), joined]
             touched.append(joined)
         _correct([one for one in sessions if one in touched], watermark, told)
-    _close(sessions, None, told, at_end=True)
+    _close(sessions, None, told, acting, at_end=True)
     return told
 
 
@@ -129,17 +130,25 @@ def _by_epoch(rows: Iterable[Row], acting: Watermarks) -> Iterable[tuple[list[Ro
         yield arrived[epoch], acting[epoch]
 
 
-def _close(windows: Iterable[_Kept], watermark: int | None, told: list[Told], *, at_end: bool = False) -> None:
+def _close(
+    windows: Iterable[_Kept], watermark: int | None, told: list[Told], acting: Watermarks, *, at_end: bool = False
+) -> None:
     for one in windows:
         if not one.is_told and (at_end or (watermark is not None and one.end <= watermark)):
-            one.tell(told)
+            one.tell(told, _closed(one.end, acting))
+
+
+def _closed(end: int, acting: Watermarks) -> float:
+    """When time closes a window: in the silent epoch before the first one in which the watermark is at its end."""
+    passed = (epoch for epoch, watermark in enumerate(acting) if watermark is not None and end <= watermark)
+    return next(passed, len(acting)) - 0.5
 
 
 def _correct(touched: Iterable[_Kept], watermark: int | None, told: list[Told]) -> None:
     """Tell again what is over already: all late events of an epoch give one result."""
     for one in touched:
         if watermark is not None and one.end <= watermark:
-            one.tell(told)
+            one.tell(told, one.rows[-1].epoch)
 
 
 def _is_late(row: Row, end: int, watermark: int | None) -> bool:
@@ -170,4 +179,4 @@ def count_windows(window: Window, rows: Sequence[Row], holds: Callable[[Row], bo
 
 def _of_rows(rows: tuple[Row, ...]) -> Told:
     times = [row.time for row in rows if row.time is not None]
-    return Told((min(times), max(times)) if len(times) == len(rows) else None, rows)
+    return Told((min(times), max(times)) if len(times) == len(rows) else None, rows, rows[-1].epoch)
