@@ -158,7 +158,7 @@ class _Drawing:
                     events.append(replace(rng.choice(events), epoch=epoch))
                     continue
                 if is_text and rng.random() < self.chance_of_letter:
-                    events.append(Event(epoch, rng.randrange(2), (), '{"id": '))
+                    events.append(Event(epoch, 0, (), '{"id": '))  # the harness puts text into partition 0
                     continue
                 number = None if rng.random() < 0.05 else rng.randrange(10)
                 at = epoch * 20 + rng.randrange(20) - (rng.randrange(60) if rng.random() < 0.2 else 0)
@@ -303,7 +303,7 @@ class _Drawing:
     def _event_time(self, place: _Place) -> None:
         times = [name for name, kind in self._columns(place).items() if kind == "TIMESTAMP"]
         if times:
-            late = self.rng.choice(("DROP",) * 4 + ("LOG", "TO_SIDE_OUTPUT", "TO_SIDE_OUTPUT", "CORRECT"))
+            late = self.rng.choice(("DROP",) * 4 + ("LOG", "TO_SIDE_OUTPUT", "TO_SIDE_OUTPUT", "CORRECT", "CORRECT"))
             allowed = self.rng.choice((10, 60)) if late == "CORRECT" else None
             lateness = self.rng.choice((0, 5, 10, 30))
             ahead = self.rng.choice((30_500, 3_600_000)) if self.rng.random() < self.chance_of_letter + 0.03 else None
@@ -324,9 +324,9 @@ class _Drawing:
         if place.is_timed or self._is_nonsense():
             kinds += ["tumbling", "sliding", "session"] * 3
         window = self._window_of(rng.choice(kinds), place)
-        if _is_by_time(window) and rng.random() < 0.12:
+        if _is_by_time(window) and rng.random() < 0.15:
             is_corrected = (time := self._time(place)) is not None and time.late == "CORRECT"
-            triggers = ("every=2", "every='5 seconds'", *(("on_late=True",) * 3 if is_corrected else ()))
+            triggers = ("every=2", "every='5 seconds'", *(("on_late=True",) * 4 if is_corrected else ()))
             window = replace(window, trigger=rng.choice(triggers))
         name, keys = self._name("x"), self._keys(place)
         step: WindowAggregate | WindowApply | None = None

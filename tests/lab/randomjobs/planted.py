@@ -3,6 +3,10 @@
 hole                                                          planted by
 chance          a step that is not deterministic feeds two    nothing cuts or refuses it
                 branches, and each gets other values
+topics          a topic that was created again is read from   nothing compares the ids of topics
+                the old offset on
+files           a file that changes after it was read is      nothing looks at files that were read
+                never read again
 transform       a `transform` that is not deterministic is    Spark's analysed plan is not asked
                 not declared so
 functions       SQL functions that change are not known       they are taken for steady ones
@@ -24,6 +28,8 @@ from lockgate.planner import chance, derive, plan, sql
 from lockgate.planner.functions import CHANGING, STEADY
 from lockgate.planner.logical import LogicalGraph
 from lockgate.planner.passes import Cuts
+from lockgate.runtime import run
+from lockgate.runtime.topicids import TopicIds
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.sinks.sqlite import SqliteSink
 from lockgate.spark import compile as compiled
@@ -38,6 +44,17 @@ FORGOTTEN = ("aes_encrypt", "current_time", "histogram_numeric", "kll_sketch_agg
 def plant_chance(patch: pytest.MonkeyPatch) -> None:
     """Let every branch draw its own values."""
     patch.setattr(plan, "find_cuts", lambda graph: Cuts())
+
+
+def plant_topics(patch: pytest.MonkeyPatch) -> None:
+    """Take every topic for the one that it was."""
+    patch.setattr(TopicIds, "check", lambda self, *, accepts_outputs: None)
+    patch.setattr(TopicIds, "look", lambda self: None)
+
+
+def plant_files(patch: pytest.MonkeyPatch) -> None:
+    """Look at no file that was read."""
+    patch.setattr(run, "_source_files", lambda checkpoint, planned, compiled: None)
 
 
 def plant_transform(patch: pytest.MonkeyPatch) -> None:

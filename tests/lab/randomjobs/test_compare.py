@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockgate.dataflow.deletes import DELETED
 from lockgate.guarantees import Guarantee
 from lockgate.lab.randomjobs import draw
 from lockgate.lab.randomjobs.interpreter import Answer, Difference, compare, expected
@@ -13,6 +14,7 @@ from lockgate.lab.randomjobs.interpreter.symbols import Atom, Bindings, atoms_of
 from lockgate.lab.randomjobs.spec import (
     Call,
     Column,
+    Detect,
     Event,
     EventTime,
     FlatMap,
@@ -306,3 +308,39 @@ def test_late_rows_are_not_judged_where_a_replay_may_have_other_epochs() -> None
     assert [(one.output, one.is_unknown) for one in found] == [("o1", True)]
     lost = compare(expected(spec), {"o0": rows[:1], "o1": []}, AT_LEAST)
     assert {one.output for one in lost if not one.is_unknown} == {"o0"}
+
+
+def test_of_rows_of_one_key_the_one_that_came_last_is_known_also_behind_a_window() -> None:
+    window = WindowAggregate(
+        "w", "s", ("k",), Window("tumbling_count", count=1), (COUNT, Made("m", Call("max", ("id",))))
+    )
+    answer = answer_of(window, sink=Sink("postgres", ("k",)))
+    flow = answer.outputs["o0"].flow
+    assert flow is not None
+    rows = [dict(row.values) | {"window_start": moment(0), "window_end": moment(0)} for row in flow.rows]
+    last = [row for row in rows if row["m"] > 1]
+    assert violations(answer, ONCE, last) == []
+    assert len(violations(answer, ONCE, [row for row in rows if row["m"] < 2])) == 2
+
+
+def test_nothing_says_which_match_of_a_key_comes_last() -> None:
+    timed = EventTime("t", "s", "at", 0)
+    found = Detect("d", "t", ("k",), Call("rises", ("id",)))
+    answer = answer_of(timed, found, many=12, sink=Sink("postgres", ("k",)))
+    flow = answer.outputs["o0"].flow
+    assert flow is not None
+    assert len(flow.rows) > 2
+    rows = [dict(flow.rows[0].values)]
+    assert any(one.is_unknown for one in compare(answer, {"o0": rows}, ONCE))
+
+
+def test_a_record_without_a_value_is_another_one_than_the_row() -> None:
+    answer = answer_of(Select("x", "s", ("id",)), sink=Sink("kafka", ("id",), Call("large", ("id",))), many=6)
+    rows = [{"id": number, DELETED: number >= 5} for number in range(6)]
+    assert violations(answer, ONCE, rows) == []
+    assert len(violations(answer, ONCE, [row | {DELETED: False} for row in rows])) == 2  # one is missing, one too many
+
+
+def test_any_record_may_be_without_a_value_if_chance_says_so() -> None:
+    answer = answer_of(Select("x", "s", ("id",)), sink=Sink("kafka", ("id",), Call("coin")))
+    assert violations(answer, ONCE, [{"id": number, DELETED: number % 2 == 0} for number in range(4)]) == []

@@ -1,6 +1,7 @@
 """The reference interpreter against small cases that were computed with pencil and paper from docs/."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockgate.lab.randomjobs.interpreter import expected
 from lockgate.lab.randomjobs.interpreter.compare import frozen
-from lockgate.lab.randomjobs.interpreter.rows import Letter
+from lockgate.lab.randomjobs.interpreter.symbols import is_symbolic
 from lockgate.lab.randomjobs.spec import (
     Call,
     Change,
@@ -34,6 +35,7 @@ from lockgate.lab.randomjobs.spec import (
     Spec,
     Split,
     Step,
+    TableJoin,
     Transform,
     Where,
     Window,
@@ -162,47 +164,6 @@ def test_the_least_watermark_of_a_job_counts() -> None:
     assert shown(spec, "k", "window_start", "n") == [("a", 0, 1), ("a", 100, 1), ("z", 0, 1)]
 
 
-def test_an_event_without_a_time_is_a_dead_letter_or_stops_the_job() -> None:
-    window = WindowAggregate("w", "t", ("k",), Window("tumbling", 10), (COUNT,))
-    events = (event(0, 1, "a", 0, None), event(0, 2, "a", 0, 1))
-    with_letters = expected(spec_of(TIMED, window, events=events, dead_letters="kafka"))
-    assert with_letters.letters == (Letter("t", ("s", 0, 0)),)
-    stopped = expected(spec_of(TIMED, window, events=events))
-    assert (stopped.stops, stopped.may_stop) == ("an event cannot be used by t", True)
-    assert stopped.outputs["o0"].unknown is not None
-
-
-def test_a_record_that_does_not_parse_and_a_function_that_raises_make_letters_of_their_steps() -> None:
-    made = Map("m", "s", ("id",), (Made("c", Call("py_share", ("v",))),))
-    kept = Where("x", "m", Call("small", ("c",)))
-    events = (event(0, 1, "a", 7, 1), Event(0, 1, (), "{"), event(1, 2, "a", 8, 1), event(1, 3, "a", None, 1))
-    answer = expected(spec_of(made, kept, events=events, outputs=("m", "x"), dead_letters="kafka"))
-    assert answer.letters == (Letter("s", ("s", 1, 1)), Letter("m", ("s", 0, 0)))
-    assert answer.offsets == {("s", 0): 0, ("s", 1): 0, ("s", 2): 1, ("s", 3): 2}
-    flow = answer.outputs["o0"].flow
-    assert flow is not None
-    assert [row.values for row in flow.rows] == [{"id": 2, "c": 12}, {"id": 3, "c": None}]
-    assert not answer.may_stop
-
-
-def test_state_is_as_if_the_event_had_not_come_that_its_function_raises_on() -> None:
-    counted = Process("p", "s", ("k",), Call("shares", ("v",)))
-    events = (event(0, 1, "a", 8, 1), event(0, 2, "a", 7, 1), event(0, 3, "a", 8, 1))
-    answer = expected(spec_of(counted, events=events, dead_letters="kafka"))
-    assert answer.letters == (Letter("p", ("s", 0, 1)),)
-    flow = answer.outputs["o0"].flow
-    assert flow is not None
-    assert [row.values["shares"] for row in flow.rows] == [12, 24]
-
-
-def test_random_values_that_a_function_may_raise_on_give_no_answer() -> None:
-    noise = Select("n", "s", (), (Made("c", Call("noise")),))
-    made = Map("m", "n", (), (Made("d", Call("py_share", ("c",))),))
-    answer = expected(spec_of(noise, made, events=(event(0, 1, "a", 7, 1),), dead_letters="kafka"))
-    assert (answer.letters, answer.may_stop) == (None, False)
-    assert expected(spec_of(noise, made, events=(event(0, 1, "a", 7, 1),))).may_stop
-
-
 def test_a_file_that_changes_after_it_was_read_stops_the_job() -> None:
     events = (event(0, 1, "a", 7, 1), event(1, 2, "a", 8, 1))
     for system, epoch, stops in (("file", 1, True), ("file", 0, False), ("kafka", 1, False)):
@@ -221,6 +182,43 @@ def test_the_epoch_is_known_in_which_a_row_without_a_place_comes_out() -> None:
     flow = expected(spec_of(by_count, events=events)).outputs["o0"].flow
     assert flow is not None
     assert [row.out for row in flow.rows] == [1]
+
+
+# What else a job may read, and when
+
+
+def test_an_event_meets_every_row_of_a_table_that_has_its_key() -> None:
+    joined = TableJoin("j", "s", "title", "left")
+    events = (event(0, 1, "a", 0, 1), event(0, 2, "c", 0, 2), event(0, 3, None, 0, 3))
+    spec = spec_of(joined, events=events)
+    assert shown(spec, "id", "title") == [(1, "Abe"), (1, "Ann"), (2, None), (3, None)]
+    assert shown(replace(spec, steps=(TableJoin("j", "s", "title"),)), "id", "title") == [(1, "Abe"), (1, "Ann")]
+
+
+def test_a_timer_of_each_key_rings_once_when_all_was_read() -> None:
+    events = (event(0, 1, "a", 0, 1), event(1, 2, "a", 0, 2), event(1, 3, "b", 0, 3))
+    spec = spec_of(Process("p", "s", ("k",), Call("rings", ("v",))), events=events)
+    assert shown(spec, "k", "number") == [("a", 2), ("b", 1)]
+    flow = expected(spec).outputs["o0"].flow
+    assert flow is not None
+    assert [row.out for row in flow.rows] == [2, 2]
+
+
+def test_a_trigger_gives_no_answer_and_the_time_of_an_epoch_may_be_any() -> None:
+    window = WindowAggregate("w", "t", ("k",), Window("tumbling", 10, trigger="every=2"), (COUNT,))
+    events = (event(0, 1, "a", 0, 1),)
+    assert expected(spec_of(TIMED, window, events=events)).outputs["o0"].unknown is not None
+    now = Select("n", "s", ("id",), (Made("c", Call("epoch_time")),))
+    flow = expected(spec_of(now, events=events)).outputs["o0"].flow
+    assert flow is not None
+    assert is_symbolic(flow.rows[0].values["c"])
+
+
+def test_fractions_count_to_nine_digits() -> None:
+    made = (Made("a", Call("avg", ("v",))), Made("s", Call("sum_of_thirds", ("v",))))
+    window = WindowAggregate("w", "s", ("k",), Window("tumbling_count", count=3), made)
+    events = tuple(event(0, number, "a", number, 1) for number in (1, 2, 4))
+    assert shown(spec_of(window, events=events), "a", "s") == [(2.33333333, 2.33333333)]
 
 
 # Windows

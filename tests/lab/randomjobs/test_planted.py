@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,9 +14,9 @@ from lockgate.lab.randomjobs import hunt
 from lockgate.lab.randomjobs.check import compare
 from lockgate.lab.randomjobs.draw import draw
 from lockgate.lab.randomjobs.jobfile import job_text
-from lockgate.lab.randomjobs.model import is_refused_at_start
+from lockgate.lab.randomjobs.model import is_refused_at_start, judge
 from lockgate.lab.randomjobs.outcome import Outcome
-from lockgate.lab.randomjobs.spec import Spec
+from lockgate.lab.randomjobs.spec import Spec, changes
 from lockgate.lab.randomjobs.tally import Tally
 from lockgate.lab.randomjobs.trial import run_trial
 
@@ -55,10 +56,22 @@ def test_the_plan_alone_shows_a_hole_that_is_planted(plant: Plant, may_show: Cal
     assert not is_claim_found(draw(Random(found))), "it is there without the plant as well"
 
 
-def hunt_with(plant: Plant | None, may_show: Callable[[Spec], bool], first: int, jobs: int) -> Tally:
+def has_changed_file(spec: Spec) -> bool:
+    """Does a file change after it was read?"""
+    return bool(changes(spec))
+
+
+def is_repeated(spec: Spec) -> bool:
+    """Does the model say that a step would be computed several times?"""
+    return bool(judge(spec).repeated)
+
+
+def hunt_with(
+    plant: Plant | None, may_show: Callable[[Spec], bool], first: int, jobs: int, *, has_model: bool = True
+) -> Tally:
     """Hunt with a hole, or without; only jobs in which it can show are run, and what is found stays as large as it is.
 
-    The others count as unknown.
+    The others count as unknown. Without the model nothing but a run can find anything.
     """
 
     def run(spec: Spec, seed: int) -> Outcome:
@@ -66,10 +79,31 @@ def hunt_with(plant: Plant | None, may_show: Callable[[Spec], bool], first: int,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hunt, "shrink", lambda spec, shows: spec)
+        if not has_model:
+            patch.setattr(hunt, "compare", lambda spec: replace(compare(spec), violations=()))
         if plant is not None:
             plant(patch)
         *_, tally = hunt.hunt(first, jobs, run)
     return tally
+
+
+@pytest.mark.slow
+def test_a_run_shows_that_branches_got_other_values(spark: SparkSession) -> None:
+    """Without the model, which finds it before anything runs."""
+    tally = hunt_with(planted.plant_chance, is_repeated, 0, 1_000, has_model=False)
+    assert tally.finding is not None
+    print(f"plant_chance, by a run: found by job {tally.jobs}, the {tally.judged}. that could be judged")
+    assert any("random values" in what or "rows, and not" in what for what in tally.finding.what), tally.finding.what
+
+
+@pytest.mark.slow
+def test_a_run_shows_that_a_file_changed_after_it_was_read(spark: SparkSession) -> None:
+    tally = hunt_with(planted.plant_files, has_changed_file, 0, 1_000)
+    assert tally.finding is not None
+    print(f"plant_files: found by job {tally.jobs}, the {tally.judged}. that could be judged")
+    assert any("it has to stop: a file of" in what for what in tally.finding.what)
+    tally = hunt_with(None, has_changed_file, tally.finding.seed, 1)
+    assert (tally.runs, tally.apart["it stopped, as it has to"]) == ({"holds": 1}, 1)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def _form_seen(answer: Answer, letter: Mapping[str, Any]) -> _Form:
     source = letter["source"]
     if source is None or not any(source == name for name, _ in answer.offsets):
         return (source,)
-    return (source, int(letter["part"]), letter["at"])
+    return (source, int(str(letter["part"]).rpartition("-")[2]), letter["at"])  # topic, partition
 
 
 def _shown(form: _Form) -> str:
