@@ -18,6 +18,7 @@ at-most-once    a job that is run at most once is said to     it is derived as i
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,12 @@ FORGOTTEN = ("aes_encrypt", "current_time", "histogram_numeric", "kll_sketch_agg
 def plant_chance(patch: pytest.MonkeyPatch) -> None:
     """Let every branch draw its own values."""
     patch.setattr(plan, "find_cuts", lambda graph: Cuts())
+
+
+def plant_chance_in_runs(patch: pytest.MonkeyPatch) -> None:
+    """The same, and the start does not count how often Spark's plan has a step."""
+    plant_chance(patch)
+    patch.setattr(compiled, "count_marks", lambda frame: Counter())
 
 
 def plant_topics(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from lockgate.cli import main as cli
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import BadMachine, Failed
 from lockgate.lab.randomjobs import check, hunt, trial
+from lockgate.lab.randomjobs.columns import calls_of
 from lockgate.lab.randomjobs.draw import draw
 from lockgate.lab.randomjobs.model import is_refused_at_start
 from lockgate.lab.randomjobs.outcome import Outcome
@@ -147,6 +148,10 @@ def test_only_what_no_plan_can_know_may_be_refused_at_the_start() -> None:
     assert may_refuse(wrong, refusal)
     assert not may_refuse(right, refusal)
     assert not may_refuse(wrong, "column 'x' is not there")
+    refusal = "Spark refuses rolling 'x1': [AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION] ..."
+    random_sums = [one for one in specs if any(call.entry == "sum_of_noise" for s in used(one) for call in calls_of(s))]
+    assert may_refuse(random_sums[0], refusal)
+    assert not may_refuse(next(one for one in specs if one not in random_sums), refusal)
 
 
 def test_several_processes_count_as_one_does() -> None:

@@ -155,6 +155,11 @@ BRANCHES: dict[str, tuple[tuple[Step, ...], tuple[str, ...], bool]] = {
         True,
     ),
     "a transform on one branch": ((WILD, Transform("t", "x", ("id",))), ("x", "t"), True),
+    "the time of the epoch behind a function on one branch": (
+        (WILD, Map("f", "x", ("id",)), Select("t", "f", ("id",), (Made("c", Call("epoch_time")),))),
+        ("x", "t"),
+        True,
+    ),
     "a part of chance with state": (
         (Split("p", "s", (Part("red", Call("coin")),)), Rolling("r", "p.red", ("id",), (Made("c", Call("count")),))),
         ("p.red", "r"),

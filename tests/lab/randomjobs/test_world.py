@@ -33,6 +33,12 @@ def test_a_row_that_deletes_removes_its_key_and_latest_decides_what_a_gauge_show
     assert gauge.rows == [{"at": 2, "n": 1}]
 
 
+def test_a_topic_shows_a_row_that_deletes_as_a_record() -> None:
+    topic = Table()
+    topic.apply([{"k": "a", "__deleted": True}, {"k": "a", "__deleted": False}])
+    assert [row["__deleted"] for row in topic.rows] == [True, False]
+
+
 def test_a_driver_dies_at_its_point_and_does_nothing_more() -> None:
     world, table = World(points_left=1), Table()
     with pytest.raises(Died):
