@@ -11,7 +11,7 @@
     a transactional sink in real-time mode                  as a plain one
     a sink that is idempotent by key, below a function      as a plain one
       that is not deterministic
-    a sink that is idempotent by key and not fenced         as a plain one
+    a sink that is idempotent by key and not fenced         as a plain one, but an older row may replace a newer one
     any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
 A transactional sink that has no transaction (less is declared, or real-time mode) is plain. A database that replaces
@@ -42,6 +42,11 @@ from lockgate.planner.chance import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import declared_of, has_state, is_exact
 from lockgate.planner.sql import is_idempotent_aggregate
+
+_UNFENCED = (
+    "a driver that slept while another driver took over can replace a newer row of a key by an older one, so the table"
+    " lacks the effect of the newer event until the next row of that key"
+)
 
 
 @dataclass(frozen=True)
@@ -197,8 +202,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 guarantee=rows_twice,
                 part=f"sink {output.name!r}",
                 where=output.where,
-                reason="it is idempotent by key, but not fenced: a driver that slept while another driver took over can"
-                " write older rows over newer ones",
+                reason=f"it is idempotent by key, but not fenced: {_UNFENCED}",
                 cure="use a sink that commits rows together with a ledger (CommittingSink); or let the sink refuse"
                 " rows that are older than what it has, and say so: SinkAbility(is_fenced=True)",
             )
@@ -229,7 +233,8 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 guarantee=rows_twice,
                 part=f"sink {output.name!r}",
                 where=output.where,
-                reason="no more is declared for it, so its rows are written as they come, without a transaction",
+                reason="no more is declared for it, so its rows are written as they come, without a transaction"
+                + (f"; and {_UNFENCED}" if sink.otherwise is Delivery.IDEMPOTENT else ""),
                 cure=sink.cure,
             )
         )
