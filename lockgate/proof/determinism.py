@@ -196,7 +196,7 @@ def _names_within(function: StatefulFunction) -> set[str]:
     found: dict[CodeType, set[str]] = {}
     while waiting:
         for one in _code_behind(waiting.pop()):
-            if one.__code__ not in found and one.__module__.split(".")[0] not in sys.stdlib_module_names:
+            if one.__code__ not in found and (one.__module__ or "").split(".")[0] not in sys.stdlib_module_names:
                 found[one.__code__] = _names(one.__code__)
                 waiting += [*_cells(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
                 waiting += [one.__globals__[name] for name in found[one.__code__] if name in one.__globals__]
