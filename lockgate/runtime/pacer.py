@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lockgate.runtime.checkpoints import query_of_epoch
 from lockgate.runtime.pace import Pace, Took
 from lockgate.runtime.progress import count_events, count_lag, is_epoch
-from lockgate.runtime.scans import count_once, scans_of
+from lockgate.runtime.scans import Scans, count_once, scans_of
 from lockgate.spark.limits import Limits
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Pacer:
         self._run: str | None = None
         self._limits: Limits | None = None
         self._epoch = -1  # the newest one that was looked at
-        self._scans: list[int] = []
+        self._scans: list[Scans] = []
         self._has_failed = False
 
     @property

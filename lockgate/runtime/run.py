@@ -67,7 +67,7 @@ from lockgate.runtime.pace import Pace
 from lockgate.runtime.pacer import Pacer
 from lockgate.runtime.progress import Progress, Watcher, behind_job, is_epoch
 from lockgate.runtime.realtime import unended_records, with_waiting
-from lockgate.runtime.scans import count_once, scans_of, source_logs
+from lockgate.runtime.scans import Scans, count_once, scans_of, source_logs
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 from lockgate.runtime.sourcelist import SourceList, sources_in_order
 from lockgate.runtime.stateread import check_state, kept_partitions, kept_states
@@ -173,7 +173,7 @@ class Run:
     def _begin(self, query: StreamingQuery) -> None:
         # The id is asked for now: it belongs to each line of a log, also when the JVM is gone.
         self._query, self.query_run = query, str(query.runId)
-        self._scans: list[int] | None = None  # of this query's sources, known when it has reported
+        self._scans: list[Scans] | None = None  # of this query's sources, known when it has reported
 
     @property
     def is_running(self) -> bool:
@@ -872,7 +872,9 @@ def _names(planned: Plan, compiled: Compiled) -> Names:
     """What metrics call the parts of a query."""
     nodes = planned.logical.nodes
     reads = [(node.name, node.step.source) for node in nodes if isinstance(node.step, Read)]
-    sources = {f"[{source.topic}]": name for name, source in reads if isinstance(source, KafkaSource)}
+    kafka = [(name, source) for name, source in reads if isinstance(source, KafkaSource)]
+    sources = {f"[{source.topic}]] at {source.servers}": name for name, source in kafka}
+    sources |= {f"[{source.topic}]": name for name, source in kafka}  # where a report does not say the servers
     # What Spark calls the others tells little; where there is one, it is all that is left.
     others = [name for name, source in reads if not isinstance(source, KafkaSource)]
     sources |= {"": others[0]} if len(others) == 1 else {f"[{name}]": name for name in others}

@@ -1,13 +1,17 @@
 """Reports of a query in which every record of a source counts once.
 
 Spark adds up what all scans of a source have read. A step that takes a stream twice (late events beside their window, a
-stream joined with itself) makes two scans of it, and the same records count twice.
+stream joined with itself) makes two scans of it, and the same records count twice. Spark runs all scans of a query: a
+session of ours keeps branches that no event enters, such as `where("false")` (spark/session.py). Only `limit(0)` inside
+a transform removes a scan, and then fewer records are counted than there are.
+
+Topics of one name in two clusters look alike in Spark's reports, so their servers are added.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,20 +20,30 @@ if TYPE_CHECKING:
 _SOURCE_OF = {"StreamingExecutionRelation": "source", "StreamingDataSourceV2ScanRelation": "stream"}
 
 
-def scans_of(query: Any) -> list[int]:
-    """How often a query scans each source in an epoch, in the order of its reports.
+@dataclass(frozen=True)
+class Scans:
+    """How often a query scans a source in an epoch, and at which servers, if it is Kafka."""
+
+    times: int
+    servers: str | None = None
+
+
+def scans_of(query: Any) -> list[Scans]:
+    """The scans of each source, in the order of a query's reports.
 
     Args:
         query: Spark's own object of the query, as Java sees it.
     """
     leaves = query.streamingQuery().logicalPlan().collectLeaves()
-    counts: Counter[int] = Counter()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
+    found: dict[int, Scans] = {}
+    for leaf in map(leaves.apply, range(leaves.size())):
         accessor = _SOURCE_OF.get(str(leaf.getClass().getSimpleName()))
         if accessor is not None:
-            counts[getattr(leaf, accessor)().hashCode()] += 1  # no source says that it equals another one
-    return list(counts.values())
+            number = getattr(leaf, accessor)().hashCode()  # no source says that it equals another one
+            servers = leaf.relation().options().get("kafka.bootstrap.servers") if accessor == "stream" else None
+            before = found.get(number, Scans(0, servers))
+            found[number] = replace(before, times=before.times + 1)
+    return list(found.values())
 
 
 def source_logs(frame: DataFrame) -> list[tuple[int, str | None]]:
@@ -54,14 +68,22 @@ def _path_of(leaf: Any) -> str | None:
     return str(path.get()) if path.isDefined() else None
 
 
-def count_once(report: Mapping[str, Any], scans: Sequence[int]) -> dict[str, Any]:
+def count_once(report: Mapping[str, Any], scans: Sequence[Scans]) -> dict[str, Any]:
     """A report with the records of each source, however often they were scanned.
 
-    >>> count_once({"sources": [{"numInputRows": 1200}, {"numInputRows": 7}]}, [2, 1])
-    {'sources': [{'numInputRows': 600}, {'numInputRows': 7}]}
+    >>> report = {"sources": [{"description": "a", "numInputRows": 1200}, {"description": "b", "numInputRows": 7}]}
+    >>> for source in count_once(report, [Scans(2), Scans(1, "host:9092")])["sources"]:
+    ...     print(source)
+    {'description': 'a', 'numInputRows': 600}
+    {'description': 'b at host:9092', 'numInputRows': 7}
     """
     sources = report["sources"]
     if len(sources) != len(scans):
         return dict(report)
-    rows = [source["numInputRows"] // times for source, times in zip(sources, scans, strict=True)]
-    return {**report, "sources": [{**source, "numInputRows": n} for source, n in zip(sources, rows, strict=True)]}
+    return {**report, "sources": [_counted_once(source, one) for source, one in zip(sources, scans, strict=True)]}
+
+
+def _counted_once(source: Mapping[str, Any], scans: Scans) -> dict[str, Any]:
+    place = "" if scans.servers is None else f" at {scans.servers}"
+    description = f"{source.get('description')}{place}"
+    return {**source, "description": description, "numInputRows": source["numInputRows"] // scans.times}

@@ -55,6 +55,8 @@ QUERY_SETTINGS = {
     "spark.sql.optimizer.enableCsvExpressionOptimization": "false",
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     **KEEPS_RETRIES_TRUE,
+    # A branch that no event enters stays in the plan: its state is found again, and its scan is counted.
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
     # State lives on disk, and its changes are written with every epoch.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -53,6 +53,10 @@ def two_branches_merged(read: Stream) -> list[Stream]:
     return [read.where("k = 'a'").merge(read.where("k = 'b'"))]
 
 
+def a_branch_that_no_event_enters(read: Stream) -> list[Stream]:
+    return [read.merge(read.where("false")), read.key_by("k").rolling(n="count(*)").where("false")]
+
+
 def two_outputs(read: Stream) -> list[Stream]:
     return [read.map(lambda row: {"k": row.k}, schema="k STRING"), read.key_by("k").rolling(n="count(*)")]
 
@@ -70,6 +74,8 @@ def two_steps_by_the_same_key(read: Stream) -> list[Stream]:
         (two_passes_over_windows, from_memory),
         (two_branches_merged, from_memory),
         (two_branches_merged, from_files),
+        (a_branch_that_no_event_enters, from_memory),
+        (a_branch_that_no_event_enters, from_files),
         (two_outputs, from_files),
         (two_steps_by_the_same_key, from_memory),
     ],

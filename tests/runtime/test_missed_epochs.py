@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lockgate.runtime.progress import Watcher, count_events
+from lockgate.runtime.progress import Watcher, count_events, count_lag
+from lockgate.runtime.scans import Scans, count_once
 
 
 def report(epoch: int, rows: int, second: int) -> dict[str, Any]:
@@ -41,3 +42,10 @@ def test_a_run_that_continues_may_have_ended_epochs_before_the_first_look() -> N
 def test_a_source_that_two_branches_read_is_counted_once() -> None:
     twice = [{"description": "orders", "numInputRows": 10}, {"description": "orders", "numInputRows": 10}]
     assert count_events([*twice, {"description": "payments", "numInputRows": 5}]) == 15
+
+
+def test_topics_of_one_name_in_two_clusters_are_counted_one_by_one() -> None:
+    source = {"description": "KafkaV2[Subscribe[orders]]", "numInputRows": 20, "endOffset": '{"orders": {"0": 20}}'}
+    report = {"sources": [{**source, "latestOffset": {"orders": {"0": end}}} for end in (23, 27)]}
+    counted = count_once(report, [Scans(2, "eu:9092"), Scans(1, "us:9092")])["sources"]
+    assert (count_events(counted), count_lag(counted)) == (30, 10)

@@ -16,7 +16,7 @@ from lockgate.runtime import topicids
 from lockgate.services.stack import Stack
 from support.records import count_ids, make_topics, send, unique
 from support.runs import live, run_to_the_end, wait_for_run
-from support.waiting import PATIENCE_SECONDS, wait_for
+from support.waiting import wait_for
 
 GUARANTEE = Guarantee.END_TO_END_EXACTLY_ONCE
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
@@ -94,9 +94,14 @@ def test_a_source_that_is_replaced_under_a_real_time_query_ends_it(
     with live(job, copying.place) as running:
         copying.send(range(100))
         wait_for_run("the first events", lambda: copying.ids() == Counter(range(100)), running)
-        replace(copying.servers, copying.source)
+        delete_topics(copying.servers, [copying.source], where="test")
+
+        def has_ended() -> bool:
+            create_topics(copying.servers, [copying.source], partitions=2, where="test")  # if the query does not
+            return running.wait(timeout=1)
+
         with pytest.raises(TopicGone, match="was deleted and created again"):
-            running.wait(timeout=PATIENCE_SECONDS)
+            wait_for("the end of the run", has_ended)
         assert not running.is_running
 
 
@@ -154,7 +159,8 @@ def test_another_cluster_is_not_the_one_that_the_offsets_are_of(copying: Copying
         return Job(f"{copying.name}-both", first.merge(second).to("out", out), guarantee=GUARANTEE)
 
     place = copying.place / "both"
-    run_to_the_end(both(copying.servers, elsewhere), place)
+    started = run_to_the_end(both(copying.servers, elsewhere), place)
+    assert started._watcher.events_total == 20 + 50  # Spark reports both under one name
     for servers in [(elsewhere, copying.servers), (copying.servers, copying.servers)]:
         with pytest.raises(Refused, match="is in another Kafka cluster"):
             run_to_the_end(both(*servers), place)
