@@ -13,13 +13,13 @@ from random import Random
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.catalogue import ANY, Entry
 from lockgate.lab.randomjobs.columns import columns_of, time_of
+from lockgate.lab.randomjobs.drawevents import SENSORS, draw_events, draw_readings
 from lockgate.lab.randomjobs.model import judge
 from lockgate.lab.randomjobs.spec import (
     Call,
     Change,
     Column,
     Detect,
-    Event,
     EventTime,
     FanOut,
     FlatMap,
@@ -51,14 +51,6 @@ _SIZES = (1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8)
 _SYSTEMS = ("kafka",) * 8 + ("file",) * 3 + ("memory",) * 3 + ("mqtt", "sensors", "socket")
 _SINKS = ("kafka",) * 6 + ("postgres",) * 4 + ("sqlite",) * 2 + ("file",) * 2 + ("monitor", "console", "memory")
 _GUARANTEES = ("AT_MOST_ONCE", "AT_LEAST_ONCE", "EXACTLY_ONCE", "END_TO_END_EXACTLY_ONCE")
-
-_SENSORS = (
-    Column("sensor", "STRING"),
-    Column("temperature", "DOUBLE"),
-    Column("smoke", "BOOLEAN"),
-    Column("at", "TIMESTAMP"),
-)
-"""The columns of a SensorSource."""
 
 _CHANCE_OF_CHANCE = 0.2
 """How often a function or expression that is drawn is one that is not deterministic."""
@@ -133,39 +125,15 @@ class _Drawing:
         )
         system = rng.choice(_SYSTEMS)
         if system == "sensors" and not suffix:
-            self.sources.append(Source(name, system, _SENSORS, self._readings()))
+            self.sources.append(Source(name, system, SENSORS, draw_readings(rng)))
             self.places.append(_Place(name))
             return
         system = "memory" if system == "sensors" else system
-        events = self._events(len(self.sources) * 1000, is_text=system != "memory")
+        events = draw_events(rng, len(self.sources) * 1000, self.chance_of_letter, is_text=system != "memory")
         is_changed = system == "file" and rng.random() < 0.1
         change = Change(rng.randrange(1, 3), rng.choice(("append", "overwrite"))) if is_changed else None
         self.sources.append(Source(name, system, columns, events, change))
         self.places.append(_Place(name))
-
-    def _readings(self) -> tuple[Event, ...]:
-        rng = self.rng
-        values = [(rng.choice("ab"), rng.randrange(80) / 4, rng.random() < 0.2, second) for second in range(0, 60, 4)]
-        return tuple(Event(one[3] // 20, 0, one) for one in values)
-
-    def _events(self, first_id: int, *, is_text: bool) -> tuple[Event, ...]:
-        """A few epochs of events whose time goes on, in disorder, with some that come twice, or cannot be used."""
-        rng = self.rng
-        events: list[Event] = []
-        for epoch in range(rng.choice((2, 3, 3, 4))):
-            for _ in range(rng.randrange(0 if epoch else 1, 8)):
-                if events and rng.random() < 0.1:
-                    events.append(replace(rng.choice(events), epoch=epoch))
-                    continue
-                if is_text and rng.random() < self.chance_of_letter:
-                    events.append(Event(epoch, 0, (), '{"id": '))  # the harness puts text into partition 0
-                    continue
-                number = None if rng.random() < 0.05 else rng.randrange(10)
-                at = epoch * 20 + rng.randrange(20) - (rng.randrange(60) if rng.random() < 0.2 else 0)
-                time = None if rng.random() < self.chance_of_letter else at
-                key = rng.choice("aabbc")
-                events.append(Event(epoch, "abc".index(key) % 2, (first_id + len(events), key, number, time)))
-        return tuple(events)
 
     # Steps
 
@@ -510,6 +478,10 @@ class _Drawing:
             is_counter = latest is None and rng.random() < 0.4
             return Sink(system, labels, value=rng.choice(numbers), latest=latest, is_counter=is_counter)
         if system not in ("kafka", "postgres", "sqlite") or not plain or rng.random() < 0.4:
+            return Sink(system)
+        if system == "kafka":  # which has no bytes for a time as a key
+            plain = [name for name in plain if columns[name] != "TIMESTAMP"]
+        if not plain:
             return Sink(system)
         likely = [name for name in plain if name.startswith(("id", "window_start", "k"))] or plain
         key = tuple(sorted(rng.sample(likely, rng.randrange(1, min(2, len(likely)) + 1)), key=plain.index))
