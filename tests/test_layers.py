@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "lockgate"
 ORDER = (
     "errors",
     "secrets",
+    "untrusted",
     "surprises",
     "stopping",
     "failures",

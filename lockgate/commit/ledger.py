@@ -18,13 +18,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as field_of
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from lockgate.errors import InvariantBroken
+from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, field, nullable, read_object
 
 FORMAT = 1
+
+_NAME_MAX = 1000
+StrOrNone = TypeVar("StrOrNone", str, str | None)
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,14 @@ class Gap:
 
 
 def gap_of(facts: Mapping[str, Any]) -> Gap:
-    """What `as_facts` wrote."""
+    """What `as_facts` wrote; Unreadable if it wrote something else."""
     return Gap(
-        topic=str(facts["topic"]),
-        partition=int(facts["partition"]),
-        start=int(facts["from"]),
-        end=int(facts["to"]),
-        epoch=int(facts["behind_epoch"]),
-        at=str(facts["at"]),
+        topic=field(facts, "topic", str),
+        partition=field(facts, "partition", int),
+        start=field(facts, "from", int),
+        end=field(facts, "to", int),
+        epoch=field(facts, "behind_epoch", int),
+        at=field(facts, "at", str),
     )
 
 
@@ -80,7 +85,7 @@ class Entry:
     epoch: int | None
     digest: str | None
     at: str
-    staged: Mapping[str, str] = field(default_factory=dict)
+    staged: Mapping[str, str] = field_of(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
 
     def claimed(self, run: str, query: str, now: datetime) -> Entry:
@@ -111,28 +116,42 @@ def new_life(now: datetime) -> Entry:
 
 
 def entry_of(value: bytes, where: str) -> Entry:
-    """The entry that was written as these bytes."""
+    """The entry that was written as these bytes; InvariantBroken if another writer wrote them."""
     try:
-        facts = json.loads(value)
-        kind = facts["format"]
-        if kind != FORMAT:
-            raise InvariantBroken(
-                f"the ledger has format {kind!r}; this version of Lockgate knows {FORMAT}",
-                where=where,
-                fix="run the version of Lockgate that wrote it, or a newer one",
-            )
-        return Entry(
-            run=str(facts["run"]),
-            query=facts["query"],
-            epoch=None if facts["epoch"] is None else int(facts["epoch"]),
-            digest=facts["digest"],
-            at=str(facts["at"]),
-            staged={str(name): str(text) for name, text in facts["staged"].items()},
-            gaps=tuple(map(gap_of, facts.get("gaps", ()))),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return entry_from(read_object(value), where)
+    except ValueError as error:
         raise InvariantBroken(
-            f"the ledger's last entry cannot be read ({type(error).__name__}: {error}): {value[:200]!r}",
+            f"the ledger's last entry cannot be read ({error}): {excerpt(value)}",
             where=where,
             fix="somebody else wrote to it; look with `lockgate ledger show`, mend with `lockgate ledger set`",
         ) from None
+
+
+def entry_from(facts: Mapping[str, Any], where: str) -> Entry:
+    """The entry that plain data means; Unreadable if it means none."""
+    if "format" not in facts:
+        raise Unreadable("'format' is missing")
+    if (kind := facts["format"]) != FORMAT or isinstance(kind, bool):
+        raise InvariantBroken(
+            f"the ledger has format {excerpt(kind)}; this version of Lockgate knows {FORMAT}",
+            where=where,
+            fix="run the version of Lockgate that wrote it, or a newer one",
+        )
+    epoch = nullable(facts, "epoch", int)
+    if epoch is not None and epoch < 0:
+        raise Unreadable(f"'epoch' is {epoch}")
+    return Entry(
+        run=_short(field(facts, "run", str), "run"),
+        query=_short(nullable(facts, "query", str), "query"),
+        epoch=epoch,
+        digest=_short(nullable(facts, "digest", str), "digest"),
+        at=_short(field(facts, "at", str), "at"),
+        staged={name: as_type(text, str, "staged") for name, text in field(facts, "staged", dict).items()},
+        gaps=tuple(gap_of(as_object(one)) for one in as_type(facts.get("gaps", []), list, "gaps")),
+    )
+
+
+def _short(text: StrOrNone, name: str) -> StrOrNone:
+    if text is not None and len(text) > _NAME_MAX:
+        raise Unreadable(f"{name!r} has {len(text):,} characters")
+    return text

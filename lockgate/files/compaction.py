@@ -25,10 +25,10 @@ from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob, Failed, InvariantBroken, Refused
 from lockgate.files.log import ManifestLog
-from lockgate.files.manifest import DataFile, Group, History, Manifest, Replaced
+from lockgate.files.manifest import DATA, DataFile, Group, History, Manifest, Replaced
 from lockgate.files.rows import read_rows, write_rows
 from lockgate.files.size import Size, as_bytes
-from lockgate.files.store import COMPACTED, DATA, ROW_BYTES, remove_directory, rows_within, seal, unseal
+from lockgate.files.store import COMPACTED, ROW_BYTES, remove_directory, rows_within, seal, unseal
 from lockgate.files.system import System, open_system
 
 if TYPE_CHECKING:
@@ -288,15 +288,19 @@ def _clean(system: System, job: str, log: ManifestLog, expired: Collection[str],
     log.prune()
     # The directories before the manifests: one that is named in between must not be taken for a dead one.
     names = [name for name in system.names(f"{DATA}/{job}") if name.startswith(COMPACTED)]
-    dead = {f"{DATA}/{job}/{name}" for name in names if _age(name, now) > _ABANDONED}
+    dead = {f"{DATA}/{job}/{name}" for name in names if _is_dead(name, now)}
     emptied = {DataFile(path=path, bytes=0).directory for path in expired}
     for directory in sorted((dead | emptied) - log.read().directories):
         remove_directory(system, directory)
 
 
-def _age(name: str, now: datetime) -> timedelta:
+def _is_dead(name: str, now: datetime) -> bool:
+    """Was this directory left by a compaction that died? One that no compaction has named is left alone."""
     stamp = name.removeprefix(COMPACTED).partition("-")[0]
-    return now - datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
+    try:
+        return now - datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC) > _ABANDONED
+    except ValueError:
+        return False
 
 
 def _spark_merge(spark: SparkSession, system: System, where: str) -> Merge:

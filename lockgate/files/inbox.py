@@ -17,7 +17,8 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from lockgate.files.system import HadoopSystem, LocalSystem, as_os_error
+from lockgate.files.inside import move_below, parts_of, remove_below
+from lockgate.files.system import HadoopSystem, as_os_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,27 +193,33 @@ def look_at(paths: Iterable[str], spark: SparkSession) -> dict[str, Facts]:
     return found
 
 
-def remove(path: str, spark: SparkSession) -> None:
-    """Delete a file; if it is gone already, nothing."""
-    _system(path.rpartition("/")[0] or "/", spark).delete(path.rpartition("/")[2])
+def remove(root: str, name: str, spark: SparkSession) -> None:
+    """Delete a file below a directory; if it is gone already, nothing.
 
-
-def move(path: str, root: str, archive: str, name: str, spark: SparkSession) -> bool:
-    """Move a file below `root` under a name below `archive`; False if that name is taken."""
-    if is_local(path):
-        target = Path(archive) / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return LocalSystem(Path("/")).put(path.lstrip("/"), str(target).lstrip("/"))
-    system = HadoopSystem("/".join(root.split("/", 3)[:3]) + "/", spark)
-    source, target_name = (one.split("/", 3)[3] for one in (path, f"{archive}/{name}"))
+    LeadsOutside if a link is on its way: others may write to the directory, and what lies behind a link is not in it.
+    """
+    if is_local(root):
+        remove_below(Path(root), name, is_file=True)
+        return
+    parts_of(name)
+    system = HadoopSystem(root, spark)
     with as_os_error():
-        spark_path = system._path(target_name)
-        system._system.mkdirs(spark_path.getParent())
-    return system.put(source, target_name)
+        system._system.delete(system._path(name), False)
 
 
-def _system(folder: str, spark: SparkSession) -> LocalSystem | HadoopSystem:
-    return LocalSystem(Path(folder)) if is_local(folder) else HadoopSystem(folder, spark)
+def move(root: str, name: str, archive: str, to: str, spark: SparkSession) -> bool:
+    """Move a file below a directory under a name below `archive`; False if that name is taken.
+
+    LeadsOutside if it is a link, or a link is on the way to it or to its new place.
+    """
+    if is_local(root):
+        return move_below(Path(root), name, Path(archive), to)
+    parts_of(name), parts_of(to)
+    system = HadoopSystem("/".join(root.split("/", 3)[:3]) + "/", spark)
+    source, target = (one.split("/", 3)[3] for one in (f"{root.rstrip('/')}/{name}", f"{archive}/{to}"))
+    with as_os_error():
+        system._system.mkdirs(system._path(target).getParent())
+    return system.put(source, target)
 
 
 def _is_hidden(name: str) -> bool:

@@ -25,6 +25,7 @@ class ManifestLog:
     def __init__(self, system: System, job: str) -> None:
         self.system = system
         self.folder = f"{MANIFESTS}/{job}"
+        self._job = job
         self.where = f"manifests of job {job!r} in {system.root}"
         self._known = History()
 
@@ -103,7 +104,17 @@ class ManifestLog:
     def _manifest(self, sequence: int) -> Manifest | None:
         name = self._name(sequence)
         content = self.system.read(name)
-        return None if content is None else manifest_of(content, f"{self.system.root}/{name}")
+        if content is None:
+            return None
+        where = f"{self.system.root}/{name}"
+        manifest = manifest_of(content, self._job, where)
+        if link := self.system.find_link(manifest.paths):
+            raise InvariantBroken(
+                f"{link!r} is a link, and what this manifest names below it may lie outside of the directory",
+                where=where,
+                fix="look who made the link, and remove it; to keep files on another disk, mount it there",
+            )
+        return manifest
 
     def _name(self, sequence: int) -> str:
         return f"{self.folder}/{sequence:020}.json"

@@ -14,6 +14,9 @@ readers that have no Lockgate. It lies at `_lockgate/<job>/<sequence, 20 digits>
 
 The newest manifest alone is the ledger. What counts is the newest snapshot and every manifest behind it.
 
+Whoever may write to the directory may write a manifest, and a compaction deletes what one calls replaced. So a path
+that does not lie in a directory of this job's own, data/<job>/<directory>/, is refused when the manifest is read.
+
 A file keeps the values of its partition columns too, under their names with two underscores before them: a directory's
 name cannot tell an empty text from null. The names of directories are for people and for tools that prune.
 """
@@ -22,14 +25,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from lockgate.commit.ledger import Entry, entry_of
+from lockgate.commit.ledger import Entry, entry_from
 from lockgate.errors import InvariantBroken
+from lockgate.files.inside import is_inside
+from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, field, read_object
 
 FORMAT = 1
+
+DATA = "data"
+"""Where the files of all jobs lie: those of one job in a folder with its name."""
+
+_BYTES_MAX = 1 << 30  # a snapshot names every file that counts, of a hundred bytes each
 
 SNAPSHOT_EVERY = 50
 """So many manifests are read at most to know which files count."""
@@ -92,17 +103,50 @@ class Group:
         return {"kind": self.kind, "schema": self.schema, "partition_by": list(self.partition_by), "files": files}
 
 
-def group_of(facts: Mapping[str, Any]) -> Group:
-    """The group that plain data means."""
+def group_of(facts: Mapping[str, Any], folder: str) -> Group:
+    """The group that plain data means, of files below a folder; Unreadable if it means none."""
     return Group(
-        kind=str(facts["kind"]),
-        schema=str(facts["schema"]),
-        partition_by=tuple(str(name) for name in facts["partition_by"]),
-        files=tuple(
-            DataFile(path=str(path), bytes=int(size), rows=None if rows is None else int(rows))
-            for path, size, rows in facts["files"]
-        ),
+        kind=field(facts, "kind", str),
+        schema=field(facts, "schema", str),
+        partition_by=tuple(as_type(name, str, "partition_by") for name in field(facts, "partition_by", list)),
+        files=tuple(_file_of(one, folder) for one in field(facts, "files", list)),
     )
+
+
+def _file_of(facts: object, folder: str) -> DataFile:
+    match facts:
+        case [path, size, rows]:
+            return DataFile(
+                path=_path_below(path, folder),
+                bytes=as_type(size, int, "bytes"),
+                rows=None if rows is None else as_type(rows, int, "rows"),
+            )
+    raise Unreadable(f"{excerpt(facts)} is not a file: a list of its path, its bytes and its rows")
+
+
+def _replaced_of(facts: object, folder: str) -> Replaced:
+    match facts:
+        case [path, since]:
+            moment = as_type(since, str, "since")
+            if datetime.fromisoformat(moment).tzinfo is None:
+                raise Unreadable(f"{excerpt(moment)} has no time zone")
+            return Replaced(path=_path_below(path, folder), since=moment)
+    raise Unreadable(f"{excerpt(facts)} is not a replaced file: a list of its path, and since when")
+
+
+def _path_below(path: object, folder: str) -> str:
+    name = as_type(path, str, "path")
+    if not (is_inside(name) and name.startswith(f"{folder}/")):
+        raise Unreadable(f"the path {excerpt(name)} does not lie in {folder}")
+    return name
+
+
+def row_bytes_of(facts: Mapping[str, Any]) -> float | None:
+    """How many bytes a row took, as plain data says."""
+    if "row_bytes" not in facts:
+        raise Unreadable("'row_bytes' is missing")
+    value = facts["row_bytes"]
+    return None if value is None else float(as_type(value, (int, float), "row_bytes"))
 
 
 @dataclass(frozen=True)
@@ -124,6 +168,12 @@ class Manifest:
     replaced: tuple[Replaced, ...] = ()
     row_bytes: float | None = None
 
+    @property
+    def paths(self) -> Iterator[str]:
+        """Every file that it names."""
+        yield from (file.path for group in self.groups for file in group.files)
+        yield from (one.path for one in self.replaced)
+
     def to_bytes(self) -> bytes:
         """The manifest as it is written."""
         facts = {
@@ -138,28 +188,29 @@ class Manifest:
         return json.dumps(facts).encode()
 
 
-def manifest_of(content: bytes, where: str) -> Manifest:
-    """The manifest that was written as these bytes."""
+def manifest_of(content: bytes, job: str, where: str) -> Manifest:
+    """The manifest of a job that was written as these bytes."""
     try:
-        facts = json.loads(content)
-        kind = facts["format"]
+        facts = read_object(content, bytes_max=_BYTES_MAX)
+        kind = field(facts, "format", int)
         if kind != FORMAT:
             raise InvariantBroken(
-                f"the manifest has format {kind!r}; this version of Lockgate knows {FORMAT}",
+                f"the manifest has format {excerpt(kind)}; this version of Lockgate knows {FORMAT}",
                 where=where,
                 fix="use the version of Lockgate that wrote it, or a newer one",
             )
+        folder = f"{DATA}/{job}"
         return Manifest(
-            sequence=int(facts["sequence"]),
-            entry=entry_of(json.dumps(facts["entry"]).encode(), where),
-            groups=tuple(group_of(one) for one in facts["groups"]),
-            is_snapshot=bool(facts["is_snapshot"]),
-            replaced=tuple(Replaced(path=str(path), since=str(since)) for path, since in facts["replaced"]),
-            row_bytes=None if facts["row_bytes"] is None else float(facts["row_bytes"]),
+            sequence=field(facts, "sequence", int),
+            entry=entry_from(field(facts, "entry", dict), where),
+            groups=tuple(group_of(as_object(one), folder) for one in field(facts, "groups", list)),
+            is_snapshot=field(facts, "is_snapshot", bool),
+            replaced=tuple(_replaced_of(one, folder) for one in field(facts, "replaced", list)),
+            row_bytes=row_bytes_of(facts),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InvariantBroken(
-            f"the manifest cannot be read ({type(error).__name__}: {error}): {content[:200]!r}",
+            f"the manifest cannot be read ({error}): {excerpt(content)}",
             where=where,
             fix="manifests are never changed once in place: bring it back from a copy; the data files are untouched",
         ) from None

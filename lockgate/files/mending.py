@@ -14,7 +14,8 @@ from lockgate.commit.mending import MendableLedger, moved
 from lockgate.commit.resource import Moved
 from lockgate.errors import Failed, InvariantBroken, Refused
 from lockgate.files.log import MANIFESTS, ManifestLog
-from lockgate.files.store import DATA, FileStore
+from lockgate.files.manifest import DATA
+from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem, local_path
 
 

@@ -19,24 +19,25 @@ import json
 import logging
 import secrets
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Moved, Resource
 from lockgate.errors import EpochFailed, InvariantBroken, Refused
+from lockgate.files.inside import LeadsOutside, is_inside
 from lockgate.files.log import MANIFESTS, ManifestLog
-from lockgate.files.manifest import DataFile, Group, group_of
+from lockgate.files.manifest import DATA, DataFile, Group, group_of, row_bytes_of
 from lockgate.files.rows import ddl_of, write_rows
 from lockgate.files.system import System
+from lockgate.untrusted import Unreadable, excerpt, field, read_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
-DATA = "data"
 COMPACTED = "compact-"
 """How the directories of compactions begin; they are no leftovers of the job."""
 
@@ -44,6 +45,7 @@ ROW_BYTES = 100.0
 """A row, until an epoch was measured."""
 
 _FILES = "_files.json"
+_FILES_BYTES_MAX = 256 << 20
 _TRIES = 100
 _TELLING_BYTES = 64 << 10  # a smaller file is mostly head and foot, and says little about a row
 
@@ -103,6 +105,8 @@ class FileStore(Resource):
             )
 
     def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
+        if staged is not None and not directory_of(staged).startswith(f"{DATA}/{self._job}/"):
+            raise _no_name("it names a directory of another job", staged)
         with _told(self.where):
             for _ in range(_TRIES):
                 history = self._log.read()
@@ -176,33 +180,45 @@ def unseal(system: System, staged: str, where: str) -> Written:
     content = system.read(f"{directory}/{_FILES}")
     if content is None:
         raise _gone(f"what was staged in {directory} was removed", where)
-    if hashlib.sha256(content).hexdigest() != json.loads(staged)["digest"]:
-        raise _gone(f"the list {directory}/{_FILES} is not the one that was staged", where)
-    facts = json.loads(content)
-    group = group_of(facts)
-    found = system.files(directory)
+    try:
+        if hashlib.sha256(content).hexdigest() != field(read_object(staged), "digest", str):
+            raise Unreadable("it is not the one that was staged")
+        facts = read_object(content, bytes_max=_FILES_BYTES_MAX)
+        group, row_bytes = group_of(facts, directory), row_bytes_of(facts)
+    except Unreadable as error:
+        raise _gone(f"the list {directory}/{_FILES} cannot be used: {error}", where) from None
+    found = {} if system.find_link([directory]) else system.files(directory)
     for file in group.files:
         if found.get(file.path) != file.bytes:
             there = "is gone" if file.path not in found else f"has {found[file.path]} bytes, not {file.bytes}"
             raise _gone(f"the staged file {file.path} {there}", where)
-    return Written(group=group, row_bytes=facts["row_bytes"])
+    return Written(group=group, row_bytes=row_bytes)
 
 
 def directory_of(staged: str) -> str:
     """The directory that a name means."""
     try:
-        return str(json.loads(staged)["directory"])
-    except (ValueError, KeyError, TypeError):
-        raise InvariantBroken(
-            f"this is not a name under which files are staged: {staged[:200]!r}",
-            where="a ledger that names what is staged",
-            fix="it belongs to another kind of sink; was the job changed under the same name?",
-        ) from None
+        directory = field(read_object(staged), "directory", str)
+        folder, _, name = directory.rpartition("/")
+        if not (is_inside(directory) and folder.startswith(f"{DATA}/") and folder.count("/") == 1 and name):
+            raise Unreadable(f"{excerpt(directory)} is not the directory of an epoch")
+    except Unreadable as error:
+        raise _no_name(str(error), staged) from None
+    return directory
+
+
+def _no_name(why: str, staged: str) -> InvariantBroken:
+    return InvariantBroken(
+        f"this is not a name under which files are staged ({why}): {excerpt(staged)}",
+        where="a ledger that names what is staged",
+        fix="it belongs to another kind of sink; was the job changed under the same name?",
+    )
 
 
 def remove_directory(system: System, directory: str) -> None:
     """Remove what was staged; from the first step on it cannot be published any more."""
-    system.delete(f"{directory}/{_FILES}")
+    with suppress(LeadsOutside):  # the directory is a link: it goes, and what is behind it stays
+        system.delete(f"{directory}/{_FILES}")
     try:
         system.delete(directory)
     except OSError as error:  # a task that outlived its driver writes there; nobody sees it, the next run tries again

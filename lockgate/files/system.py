@@ -1,9 +1,9 @@
 """The few things that are asked of a file system, on this machine's disk and on Hadoop's.
 
-All names are relative to one root. What everything above stands on is `put`: a file that was written aside, whole and
-durably, appears under its place at once, and only where nothing is there yet. Of two who try, one wins. On this
-machine's disk that is a hard link, on HDFS a rename that does not overwrite. Object stores overwrite silently or copy
-byte by byte, so they are refused.
+All names are relative to one root, and nothing outside of it is deleted (files/inside.py). What everything above stands
+on is `put`: a file that was written aside, whole and durably, appears under its place at once, and only where nothing
+is there yet. Of two who try, one wins. On this machine's disk that is a hard link, on HDFS a rename that does not
+overwrite. Object stores overwrite silently or copy byte by byte, so they are refused.
 
 Every method raises OSError where the system does not do what it is asked.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import Refused
+from lockgate.files.inside import find_link, parts_of, remove_below
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,14 @@ class System(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove a file or a folder with all that is in it; gone already is fine."""
+        """Remove a file, a link, or a folder with all that is in it; gone already is fine.
+
+        LeadsOutside, and nothing is removed, if the name does not lie below the root, or a link is on its way.
+        """
+
+    @abstractmethod
+    def find_link(self, names: Iterable[str]) -> str | None:
+        """The first link on the way to one of these names."""
 
     def publish(self, place: str, content: bytes) -> bool:
         """Write aside, put in place; False where another one was first, and nothing was changed."""
@@ -104,8 +111,8 @@ class LocalSystem(System):
             if "_temporary" in folders:  # a task that outlived its driver may still write there
                 folders.remove("_temporary")
             for name in names:
-                if name.startswith("part-"):
-                    file = Path(place) / name
+                file = Path(place) / name
+                if name.startswith("part-") and not file.is_symlink():
                     found[file.relative_to(self._root).as_posix()] = file.stat().st_size
         return found
 
@@ -165,16 +172,12 @@ class LocalSystem(System):
                 sync(above)
 
     def delete(self, name: str) -> None:
-        place = self._root / name
-        if place.is_dir() and not place.is_symlink():
-            try:
-                shutil.rmtree(place)
-            except FileNotFoundError:
-                if place.exists():  # another one removes the same tree
-                    raise
-            return
-        place.unlink(missing_ok=True)
-        (place.parent / f".{place.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum beside it
+        remove_below(self._root, name)
+        folder, slash, last = name.rpartition("/")
+        remove_below(self._root, f"{folder}{slash}.{last}.crc")  # Hadoop's checksum beside it
+
+    def find_link(self, names: Iterable[str]) -> str | None:
+        return find_link(self._root, names)
 
     def _make(self, folder: Path) -> None:
         """Make a folder and those that lead there, durably."""
@@ -270,8 +273,12 @@ class HadoopSystem(System):
         """HDFS has a closed file on several machines, and its folders in its journal."""
 
     def delete(self, name: str) -> None:
+        parts_of(name)  # Hadoop resolves ".." before it asks the server
         with as_os_error():
             self._system.delete(self._path(name), True)
+
+    def find_link(self, names: Iterable[str]) -> str | None:
+        return None  # HDFS has none
 
     def _path(self, name: str) -> Any:
         return self._hadoop.Path(f"{self.root}/{name}")

@@ -48,6 +48,7 @@ from lockgate.files.inbox import (
     remove,
     root_of,
 )
+from lockgate.files.inside import LeadsOutside
 from lockgate.files.system import as_os_error
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.logs import read_offsets, read_source_log
@@ -618,6 +619,8 @@ class SourceFiles:
                 try:
                     if path in now:
                         self._clean(path, directory, known)
+                except LeadsOutside as error:  # it stays as it is, and the others are cleaned up
+                    log.warning("job %s: %s is processed and is left alone: %s", self._job, path, error)
                 except OSError as error:
                     if not self._has_warned:
                         log.warning("job %s: %s is processed and cannot be cleaned up: %s", self._job, path, error)
@@ -626,11 +629,14 @@ class SourceFiles:
                 self._to_clean.discard(path)
 
     def _clean(self, path: str, directory: ReadDirectory, known: Known) -> None:
+        name = directory.name_of(path)
+        if name is None:
+            raise LeadsOutside(f"it does not lie in {directory.root}")
+        root = path.removesuffix(name)
         if directory.source.delete:
-            remove(path, self._spark)
+            remove(root, name, self._spark)
         if directory.source.archive is None:
             return
-        name = directory.name_of(path) or path.rpartition("/")[2]
         archive = plain_directory(directory.source.archive)
         # A file of that name may have been processed, and archived, long ago.
         for one in (name, f"{name}.{known.facts.modified_ms}"):
@@ -641,7 +647,7 @@ class SourceFiles:
                     where=self._where(path),
                     fix="name another directory with archive=; the file is unchanged",
                 )
-            if move(path, directory.root, archive, one, self._spark):
+            if move(root, name, archive, one, self._spark):
                 return
         raise FileExistsError(f"{archive}/{name} is there already")
 

@@ -70,6 +70,22 @@ def test_clean_says_first_what_would_go(site: JobAndLedger, capsys: pytest.Captu
     assert site.tree.exists()
 
 
+def test_links_lead_no_command_that_deletes_out_of_the_checkpoint(site: JobAndLedger, tmp_path: Path) -> None:
+    outside = make_checkpoint(tmp_path / "outside", job=site.place.job)
+    before = [entry.name for entry in outside.entries()]
+    life = Path(f"{site.tree.root}.before-20260131T120000Z")
+    life.symlink_to(outside.path)  # another directory that carries the marker of the job
+    state = site.tree.path / "state" / "0" / "7"
+    state.symlink_to(outside.path / "state" / "0" / "0")
+    (site.tree.path / "offsets" / "0").unlink()
+    (site.tree.path / "offsets" / "0").symlink_to(outside.path / "offsets" / "0")
+    assert site.run("clean", "--keep", "2", "--lives", "--yes") == 0
+    assert site.run("rollback", "--to", "10", "--outputs", "again", "--yes") == 0
+    assert [entry.name for entry in outside.entries()] == before
+    assert life.is_symlink()
+    assert state.is_symlink()
+
+
 def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(
     site: JobAndLedger, capsys: pytest.CaptureFixture[str]
 ) -> None:

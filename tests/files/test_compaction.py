@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lockgate.commit.resource import Moved
 from lockgate.errors import BadJob, Failed, InvariantBroken, Refused
 from lockgate.files.compaction import Compaction, Limits, Target, compact, run_compaction
-from lockgate.files.manifest import Group, Manifest, Replaced
+from lockgate.files.manifest import DataFile, Group, Manifest, Replaced
 from lockgate.files.reading import committed_files, read_files
 from lockgate.files.store import FileStore
 from lockgate.files.system import LocalSystem
@@ -348,3 +348,80 @@ def test_spark_merges_files_per_partition_and_keeps_every_value(spark: SparkSess
     assert sorted((tuple(row) for row in read_files(spark, str(root)).collect()), key=str) == sorted(expected, key=str)
     with pytest.raises(BadJob, match="again and again"):
         compact(spark, str(root), "job", smaller_than="2 MB", roll="1 MB")
+
+
+HOSTILE = ("../victim", "{outside}/victim", "data/payments/0-a/../../../../victim", "data/other/0-a/part-0", "", "a\0b")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_manifest_that_names_a_path_outside_deletes_nothing(desk: Desk, name: str) -> None:
+    filled(desk)
+    desk.compact()
+    victim = desk.root.parent / "victim"
+    victim.write_text("precious")
+    (desk.root / "data" / "other" / "0-a").mkdir(parents=True)
+    other = desk.root / "data" / "other" / "0-a" / "part-0"
+    other.write_text("of another job")
+    path = name.replace("{outside}", str(desk.root.parent))
+    forge(desk, replaced=(Replaced(path=path, since=START.isoformat()),))
+    desk.now = START + timedelta(days=2)
+    with pytest.raises(InvariantBroken, match="does not lie in data/payments"):
+        desk.compact()
+    assert victim.read_text() == "precious"
+    assert other.read_text() == "of another job"
+
+
+def test_a_manifest_that_counts_a_file_outside_is_not_read(desk: Desk) -> None:
+    filled(desk, 2)
+    (desk.root.parent / "secret").write_text('{"n": 7}\n')
+    forge(desk, groups=(Group("json", "n INT", (), (DataFile("data/payments/../../../secret", 9),)),))
+    with pytest.raises(InvariantBroken, match="does not lie in data/payments"):
+        desk.seen()
+
+
+def test_a_file_behind_a_link_is_neither_read_nor_deleted(desk: Desk) -> None:
+    filled(desk)
+    outside = desk.root.parent / "outside"
+    outside.mkdir()
+    (outside / "part-0.json").write_text('{"n": 7}\n')
+    (desk.root / "data" / "payments" / "9-abc").symlink_to(outside)
+    path = "data/payments/9-abc/part-0.json"
+    forge(desk, replaced=(Replaced(path=path, since=START.isoformat()),))
+    desk.now = START + timedelta(days=2)
+    with pytest.raises(InvariantBroken, match="'data/payments/9-abc' is a link"):
+        desk.compact()
+    assert (outside / "part-0.json").exists()
+
+
+def test_a_link_among_the_leftovers_is_removed_and_what_it_leads_to_stays(desk: Desk) -> None:
+    filled(desk)
+    outside = desk.root.parent / "outside"
+    outside.mkdir()
+    (outside / "_files.json").write_text("precious")
+    (desk.root / "data" / "payments" / "9-abc").symlink_to(outside)
+    (desk.root / "data" / "payments" / "compact-20200101T000000Z-ab").symlink_to(outside)
+    desk.sweep(desk.store())
+    desk.compact()
+    assert [name for name in desk.data() if name.startswith("9-") or "2020" in name] == []
+    assert (outside / "_files.json").read_text() == "precious"
+
+
+def test_a_directory_that_no_compaction_has_named_is_left_alone(desk: Desk) -> None:
+    filled(desk)
+    (desk.root / "data" / "payments" / "compact-of-somebody").mkdir()
+    assert desk.compact().replaced == 4
+    assert "compact-of-somebody" in desk.data()
+
+
+def forge(desk: Desk, *, groups: tuple[Group, ...] = (), replaced: tuple[Replaced, ...] = ()) -> None:
+    """Write the next manifest, as anybody can who may write to the directory."""
+    history = desk.log().read()
+    assert history.entry is not None
+    forged = Manifest(
+        sequence=history.sequence + 1,
+        entry=history.entry,
+        groups=history.groups + groups,
+        is_snapshot=True,
+        replaced=replaced,
+    )
+    (desk.root / "_lockgate" / desk.job / f"{forged.sequence:020}.json").write_bytes(forged.to_bytes())

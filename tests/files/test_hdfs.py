@@ -20,9 +20,12 @@ from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stre
 from lockgate.commit.resource import Resource
 from lockgate.errors import EpochFailed, Refused
 from lockgate.faultpoints import Fault, as_environment
+from lockgate.files import inbox
 from lockgate.files.compaction import compact
+from lockgate.files.inside import LeadsOutside
 from lockgate.files.store import FileStore
 from lockgate.files.system import HadoopSystem
+from lockgate.runtime.lifecycle.tree import HadoopTree
 from lockgate.services.hdfs import Hdfs
 from lockgate.services.processes import Daemon
 from lockgate.testing import ResourceContract, Row, opening
@@ -262,6 +265,22 @@ def test_a_name_node_that_stays_away_stops_a_publish_with_a_clear_word_and_nothi
     assert store.read() == place.store("job").read() == entry(0)
     store.publish(staged, entry(1), after=entry(0))
     assert place.ids("") == list(range(20))
+
+
+@pytest.mark.parametrize("name", ["../victim", "a/../../victim", "/victim", ""])
+def test_nothing_outside_of_a_directory_is_deleted_or_moved(place: Place, name: str) -> None:
+    HadoopSystem(place.root, place.spark).write("victim", b"precious")
+    system, tree = HadoopSystem(place.below("out"), place.spark), HadoopTree(place.below("out"), place.spark)
+    attempts: list[Callable[[], object]] = [
+        lambda: system.delete(name),
+        lambda: tree.remove(name),
+        lambda: inbox.remove(place.below("out"), name, place.spark),
+        lambda: inbox.move(place.below("out"), name, place.below("done"), "stolen", place.spark),
+    ]
+    for attempt in attempts:
+        with pytest.raises(LeadsOutside):
+            attempt()
+    assert HadoopSystem(place.root, place.spark).read("victim") == b"precious"
 
 
 # -- the driver dies ----------------------------------------------------------------------------------------------

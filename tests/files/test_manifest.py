@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -30,7 +32,8 @@ MANIFEST = Manifest(
     row_bytes=9.5,
 )
 texts = st.text(max_size=20)
-files = st.builds(DataFile, path=texts, bytes=st.integers(0, 2**63), rows=st.none() | st.integers(0, 2**63))
+paths = st.builds("data/j/{}-a/k={}/part-{}".format, st.integers(0), texts.map(quote), st.integers(0))
+files = st.builds(DataFile, path=paths, bytes=st.integers(0, 2**63), rows=st.none() | st.integers(0, 2**63))
 groups = st.builds(
     Group,
     kind=st.sampled_from(["parquet", "json"]),
@@ -66,25 +69,28 @@ def test_the_bytes_of_format_1_stay_as_they_are() -> None:
         entry=st.just(entry(3)),
         groups=st.lists(groups, max_size=3).map(tuple),
         is_snapshot=st.booleans(),
-        replaced=st.lists(st.builds(Replaced, path=texts, since=texts), max_size=2).map(tuple),
+        replaced=st.lists(
+            st.builds(Replaced, path=paths, since=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)),
+            max_size=2,
+        ).map(tuple),
         row_bytes=st.none() | st.floats(0, 1e9),
     )
 )
 def test_what_is_written_is_read_back(manifest: Manifest) -> None:
-    assert manifest_of(manifest.to_bytes(), "here") == manifest
+    assert manifest_of(manifest.to_bytes(), "j", "here") == manifest
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b"\xff", MANIFEST.to_bytes()[:-20]])
 def test_a_manifest_that_cannot_be_read_stops_everything(content: bytes) -> None:
     with pytest.raises(InvariantBroken, match="cannot be read") as caught:
-        manifest_of(content, "out/_lockgate/j/1.json")
+        manifest_of(content, "j", "out/_lockgate/j/1.json")
     assert caught.value.where == "out/_lockgate/j/1.json"
 
 
 def test_another_format_is_refused_with_the_version_as_the_cure() -> None:
     facts = {**json.loads(MANIFEST.to_bytes()), "format": 2}
     with pytest.raises(InvariantBroken, match=r"format 2; this version of Lockgate knows 1"):
-        manifest_of(json.dumps(facts).encode(), "here")
+        manifest_of(json.dumps(facts).encode(), "j", "here")
 
 
 def test_files_that_were_written_alike_are_together_and_the_newest_way_stands_last() -> None:

@@ -1,6 +1,8 @@
 """The laws of a resource, kept by a directory: whole, once, behind the ledger that was seen, and never half."""
 
 import errno
+import hashlib
+import json
 import os
 import resource
 import threading
@@ -421,3 +423,25 @@ def test_the_size_of_a_row_is_measured_and_carried_on(desk: Desk) -> None:
     desk.commit(store, 1, [])
     store.publish(None, replace(entry(1), run="run-2"), after=entry(1))
     assert desk.log().read().row_bytes == len('{"n": 1}\n')
+
+
+@pytest.mark.parametrize(
+    "directory", ["../victim", "/tmp", "data/payments", "data/payments/../../x", "data/a/b/c", "data/other/0-a", "", 7]
+)
+def test_a_name_in_a_ledger_that_leads_elsewhere_is_not_published(desk: Desk, directory: object) -> None:
+    staged = json.dumps({"directory": directory, "files": 1, "digest": "d"})
+    with pytest.raises(InvariantBroken, match="not a name under which files are staged"):
+        desk.store().publish(staged, entry(0), after=None)
+
+
+def test_a_staged_list_that_names_files_elsewhere_is_not_published(desk: Desk) -> None:
+    store = desk.store()
+    staged = json.loads(desk.stage(store, 0, [1]))
+    listed = desk.root / staged["directory"] / "_files.json"
+    facts = json.loads(listed.read_bytes())
+    facts["files"][0][0] = "data/other/0-a/part-0.json"
+    content = json.dumps(facts).encode()
+    listed.write_bytes(content)
+    staged["digest"] = hashlib.sha256(content).hexdigest()
+    with pytest.raises(EpochFailed, match="does not lie in"):
+        store.publish(json.dumps(staged), entry(0), after=None)

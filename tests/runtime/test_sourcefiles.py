@@ -458,3 +458,35 @@ def test_files_of_sources_that_are_no_file_source_are_not_looked_at(planned: Pla
     first.write_text("other")
     with pytest.raises(SourceChanged, match="a was changed while it was read"):
         files.confirm()
+
+
+@pytest.mark.parametrize("option", ["delete", "archive"])
+def test_a_link_in_the_directory_leads_nothing_outside_to_be_cleaned_up(
+    planned: Planned, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    outside = planned.inbox.with_name("outside")
+    outside.mkdir()
+    (outside / "victim").write_text("precious")
+    (planned.inbox / "link").symlink_to(outside)
+    archive = planned.inbox.with_name("done")
+    own, foreign = planned.put("own"), planned.inbox / "link" / "victim"
+    files = planned.start(**({"delete": True} if option == "delete" else {"archive": str(archive)}))
+    planned.read(files, 0, foreign, own)
+    files.clean()
+    assert (outside / "victim").read_text() == "precious"
+    assert not own.exists(), "the others are cleaned up"
+    assert "is processed and is left alone" in caplog.text
+
+
+def test_a_link_in_the_archive_takes_no_file_outside(planned: Planned, caplog: pytest.LogCaptureFixture) -> None:
+    outside, archive = planned.inbox.with_name("outside"), planned.inbox.with_name("done")
+    for folder in (outside, archive, planned.inbox / "sub"):
+        folder.mkdir()
+    (archive / "sub").symlink_to(outside)
+    file = planned.put("sub/a")
+    files = planned.start(archive=str(archive))
+    planned.read(files, 0, file)
+    files.clean()
+    assert list(outside.iterdir()) == []
+    assert file.exists()
+    assert "is a link" in caplog.text

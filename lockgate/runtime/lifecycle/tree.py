@@ -10,7 +10,6 @@ Every method raises OSError where the system does not do what it is asked.
 from __future__ import annotations
 
 import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.errors import Refused
+from lockgate.files.inside import parts_of, remove_below
 from lockgate.files.system import ASIDE, as_os_error, local_path, sync
 from lockgate.runtime.checksums import checksum_of
 
@@ -50,7 +50,7 @@ class Tree(ABC):
 
     @abstractmethod
     def folders(self, folder: str = "") -> list[str]:
-        """The names of the folders that lie directly in a folder."""
+        """The names of the folders that lie directly in a folder; links are none."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
@@ -71,7 +71,10 @@ class Tree(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing where there is none."""
+        """Remove a file, a link, or a folder with all that is in it; nothing where there is none.
+
+        LeadsOutside, and nothing is removed, if the name does not lie below the root, or a link is on its way.
+        """
 
     @abstractmethod
     def remove_empty(self, folder: str) -> None:
@@ -126,7 +129,8 @@ class LocalTree(Tree):
 
     def folders(self, folder: str = "") -> list[str]:
         place = self.path / folder
-        return sorted(one.name for one in place.iterdir() if one.is_dir()) if place.is_dir() else []
+        found = place.iterdir() if place.is_dir() else ()
+        return sorted(one.name for one in found if one.is_dir() and not one.is_symlink())
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -152,11 +156,7 @@ class LocalTree(Tree):
         self.write(name, content)
 
     def remove(self, name: str) -> None:
-        place = self.path / name
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+        remove_below(self.path, name)
 
     def remove_empty(self, folder: str) -> None:
         (self.path / folder).rmdir()
@@ -255,6 +255,7 @@ class HadoopTree(Tree):
             context.rename(self._path(aside), self._path(name), overwriting)
 
     def remove(self, name: str) -> None:
+        parts_of(name)
         with as_os_error():
             self._system.delete(self._path(name), True)
 
