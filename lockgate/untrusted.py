@@ -6,7 +6,7 @@ Whatever the content is, reading it ends in one of two ways: a value that is saf
     nested more than DEPTH_MAX deep               it would exhaust the stack, here or where it is written again
     a number beyond 64 bits, or none (NaN, 1e999) no language that reads our files has such a number
     not UTF-8, or not JSON
-    a field is missing, or has another type       `field` and `nullable` take a value of one type
+    a field is missing, or has another type       `take` and `take_nullable` take a value of one type
 
 Unreadable is a ValueError. The caller knows where the content came from, and turns it into a LockgateError.
 """
@@ -77,10 +77,10 @@ def as_list(value: object) -> list[Any]:
     return value
 
 
-def field(facts: Mapping[str, Any], name: str, kind: type[T]) -> T:
+def take(facts: Mapping[str, Any], name: str, kind: type[T]) -> T:
     """The value of a field, which has to be there and of this type; true and false are no numbers.
 
-    >>> field({"epoch": True}, "epoch", int)
+    >>> take({"epoch": True}, "epoch", int)
     Traceback (most recent call last):
     ...
     lockgate.untrusted.Unreadable: 'epoch' is True, and not an int
@@ -90,9 +90,9 @@ def field(facts: Mapping[str, Any], name: str, kind: type[T]) -> T:
     return as_type(facts[name], kind, name)
 
 
-def nullable(facts: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+def take_nullable(facts: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     """The value of a field, which has to be there and of this type, or null."""
-    return None if name in facts and facts[name] is None else field(facts, name, kind)
+    return None if name in facts and facts[name] is None else take(facts, name, kind)
 
 
 def as_type(value: object, kind: type[T] | tuple[type[T], ...], name: str) -> T:

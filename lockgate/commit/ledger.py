@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from dataclasses import field as field_of
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 from lockgate.errors import InvariantBroken
-from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, field, nullable, read_object
+from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, read_object, take, take_nullable
 
 FORMAT = 1
+
+MENDING = "somebody else wrote to it; look with `lockgate ledger show`, mend with `lockgate ledger set`"
+"""What to do about an entry that cannot be read."""
 
 _NAME_MAX = 1000
 StrOrNone = TypeVar("StrOrNone", str, str | None)
@@ -67,12 +69,12 @@ class Gap:
 def gap_of(facts: Mapping[str, Any]) -> Gap:
     """What `as_facts` wrote; Unreadable if it wrote something else."""
     return Gap(
-        topic=field(facts, "topic", str),
-        partition=field(facts, "partition", int),
-        start=field(facts, "from", int),
-        end=field(facts, "to", int),
-        epoch=field(facts, "behind_epoch", int),
-        at=field(facts, "at", str),
+        topic=take(facts, "topic", str),
+        partition=take(facts, "partition", int),
+        start=take(facts, "from", int),
+        end=take(facts, "to", int),
+        epoch=take(facts, "behind_epoch", int),
+        at=take(facts, "at", str),
     )
 
 
@@ -85,7 +87,7 @@ class Entry:
     epoch: int | None
     digest: str | None
     at: str
-    staged: Mapping[str, str] = field_of(default_factory=dict)
+    staged: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
 
     def claimed(self, run: str, query: str, now: datetime) -> Entry:
@@ -115,15 +117,17 @@ def new_life(now: datetime) -> Entry:
     return Entry(run="new-life", query=None, epoch=None, digest=None, at=now.isoformat(timespec="milliseconds"))
 
 
-def entry_of(value: bytes, where: str) -> Entry:
-    """The entry that was written as these bytes; InvariantBroken if another writer wrote them."""
+def entry_of(value: object, where: str) -> Entry:
+    """The entry that was written as these bytes, or this text; InvariantBroken if another writer wrote them."""
     try:
+        if not isinstance(value, bytes | str):
+            raise Unreadable("it is no text")
         return entry_from(read_object(value), where)
     except ValueError as error:
         raise InvariantBroken(
             f"the ledger's last entry cannot be read ({error}): {excerpt(value)}",
             where=where,
-            fix="somebody else wrote to it; look with `lockgate ledger show`, mend with `lockgate ledger set`",
+            fix=MENDING,
         ) from None
 
 
@@ -137,16 +141,16 @@ def entry_from(facts: Mapping[str, Any], where: str) -> Entry:
             where=where,
             fix="run the version of Lockgate that wrote it, or a newer one",
         )
-    epoch = nullable(facts, "epoch", int)
+    epoch = take_nullable(facts, "epoch", int)
     if epoch is not None and epoch < 0:
         raise Unreadable(f"'epoch' is {epoch}")
     return Entry(
-        run=_short(field(facts, "run", str), "run"),
-        query=_short(nullable(facts, "query", str), "query"),
+        run=_short(take(facts, "run", str), "run"),
+        query=_short(take_nullable(facts, "query", str), "query"),
         epoch=epoch,
-        digest=_short(nullable(facts, "digest", str), "digest"),
-        at=_short(field(facts, "at", str), "at"),
-        staged={name: as_type(text, str, "staged") for name, text in field(facts, "staged", dict).items()},
+        digest=_short(take_nullable(facts, "digest", str), "digest"),
+        at=_short(take(facts, "at", str), "at"),
+        staged={name: as_type(text, str, "staged") for name, text in take(facts, "staged", dict).items()},
         gaps=tuple(gap_of(as_object(one)) for one in as_type(facts.get("gaps", []), list, "gaps")),
     )
 

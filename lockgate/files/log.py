@@ -99,7 +99,7 @@ class ManifestLog:
 
     def _sequences(self) -> list[int]:
         names = (name.removesuffix(".json") for name in self.system.names(self.folder) if name.endswith(".json"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _manifest(self, sequence: int) -> Manifest | None:
         name = self._name(sequence)

@@ -33,7 +33,7 @@ from typing import Any
 from lockgate.commit.ledger import Entry, entry_from
 from lockgate.errors import InvariantBroken
 from lockgate.files.inside import is_inside
-from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, field, read_object
+from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, read_object, take
 
 FORMAT = 1
 
@@ -106,10 +106,10 @@ class Group:
 def group_of(facts: Mapping[str, Any], folder: str) -> Group:
     """The group that plain data means, of files below a folder; Unreadable if it means none."""
     return Group(
-        kind=field(facts, "kind", str),
-        schema=field(facts, "schema", str),
-        partition_by=tuple(as_type(name, str, "partition_by") for name in field(facts, "partition_by", list)),
-        files=tuple(_file_of(one, folder) for one in field(facts, "files", list)),
+        kind=take(facts, "kind", str),
+        schema=take(facts, "schema", str),
+        partition_by=tuple(as_type(name, str, "partition_by") for name in take(facts, "partition_by", list)),
+        files=tuple(_file_of(one, folder) for one in take(facts, "files", list)),
     )
 
 
@@ -192,7 +192,7 @@ def manifest_of(content: bytes, job: str, where: str) -> Manifest:
     """The manifest of a job that was written as these bytes."""
     try:
         facts = read_object(content, bytes_max=_BYTES_MAX)
-        kind = field(facts, "format", int)
+        kind = take(facts, "format", int)
         if kind != FORMAT:
             raise InvariantBroken(
                 f"the manifest has format {excerpt(kind)}; this version of Lockgate knows {FORMAT}",
@@ -201,18 +201,19 @@ def manifest_of(content: bytes, job: str, where: str) -> Manifest:
             )
         folder = f"{DATA}/{job}"
         return Manifest(
-            sequence=field(facts, "sequence", int),
-            entry=entry_from(field(facts, "entry", dict), where),
-            groups=tuple(group_of(as_object(one), folder) for one in field(facts, "groups", list)),
-            is_snapshot=field(facts, "is_snapshot", bool),
-            replaced=tuple(_replaced_of(one, folder) for one in field(facts, "replaced", list)),
+            sequence=take(facts, "sequence", int),
+            entry=entry_from(take(facts, "entry", dict), where),
+            groups=tuple(group_of(as_object(one), folder) for one in take(facts, "groups", list)),
+            is_snapshot=take(facts, "is_snapshot", bool),
+            replaced=tuple(_replaced_of(one, folder) for one in take(facts, "replaced", list)),
             row_bytes=row_bytes_of(facts),
         )
     except ValueError as error:
         raise InvariantBroken(
             f"the manifest cannot be read ({error}): {excerpt(content)}",
             where=where,
-            fix="manifests are never changed once in place: bring it back from a copy; the data files are untouched",
+            fix="manifests are never changed once in place: bring it back from a copy, or, if another program put it"
+            " there, move it away; the data files are untouched",
         ) from None
 
 

@@ -31,7 +31,7 @@ from lockgate.files.log import MANIFESTS, ManifestLog
 from lockgate.files.manifest import DATA, DataFile, Group, group_of, row_bytes_of
 from lockgate.files.rows import ddl_of, write_rows
 from lockgate.files.system import System
-from lockgate.untrusted import Unreadable, excerpt, field, read_object
+from lockgate.untrusted import Unreadable, excerpt, read_object, take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -181,7 +181,7 @@ def unseal(system: System, staged: str, where: str) -> Written:
     if content is None:
         raise _gone(f"what was staged in {directory} was removed", where)
     try:
-        if hashlib.sha256(content).hexdigest() != field(read_object(staged), "digest", str):
+        if hashlib.sha256(content).hexdigest() != take(read_object(staged), "digest", str):
             raise Unreadable("it is not the one that was staged")
         facts = read_object(content, bytes_max=_FILES_BYTES_MAX)
         group, row_bytes = group_of(facts, directory), row_bytes_of(facts)
@@ -198,7 +198,7 @@ def unseal(system: System, staged: str, where: str) -> Written:
 def directory_of(staged: str) -> str:
     """The directory that a name means."""
     try:
-        directory = field(read_object(staged), "directory", str)
+        directory = take(read_object(staged), "directory", str)
         folder, _, name = directory.rpartition("/")
         if not (is_inside(directory) and folder.startswith(f"{DATA}/") and folder.count("/") == 1 and name):
             raise Unreadable(f"{excerpt(directory)} is not the directory of an epoch")

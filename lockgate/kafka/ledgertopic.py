@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from lockgate.commit.ledger import Entry, entry_of
-from lockgate.errors import BadMachine, EpochFailed, LedgerMismatch
+from lockgate.commit.ledger import MENDING, Entry, entry_of
+from lockgate.errors import BadMachine, EpochFailed, InvariantBroken, LedgerMismatch
 from lockgate.kafka.codes import RETRIABLE, Code, name_of
 from lockgate.kafka.topics import asked, make_topic
 from lockgate.kafka.transaction import TransactionLost
-from lockgate.kafka.wire import Clock, Connection, Fetched, Producer, Unanswered, committed_values
+from lockgate.kafka.wire import Clock, Connection, Fetched, Last, Producer, Unanswered, last_committed
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class LedgerTopic:
         self._job = job
         self._position = 0
         self._tail: int | None = None  # where the next entry has to stand, after a read
-        self._entry: Entry | None = None
+        self._last: Last | None = None
         self.stopping = threading.Event()
 
     @property
@@ -122,9 +122,8 @@ class LedgerTopic:
                 continue
             # An end that was awaited stands behind the mark which was taken, and the next entry behind that end.
             high_watermark = max(high_watermark, fetched.high_watermark)
-            entry, position = committed_values(fetched, below=high_watermark)
-            if entry is not None:
-                self._entry = entry_of(entry, self.where)
+            last, position = last_committed(fetched, key=KEY, below=high_watermark)
+            self._last = last or self._last
             if position > self._position:
                 self._position = position
             elif fetched.last_stable_offset < high_watermark:
@@ -134,7 +133,17 @@ class LedgerTopic:
             else:
                 self._position = high_watermark  # compaction may leave holes up to the end
         self._tail = high_watermark
-        return self._entry
+        return self._entry_of(self._last)
+
+    def _entry_of(self, last: Last | None) -> Entry | None:
+        """What the last record says. What an older one says does not count, so that one which nobody can read can be
+        replaced: `ledger set` writes behind it."""
+        if last is None:
+            return None
+        where = f"offset {last.offset} of {self.where}"
+        if last.trouble:
+            raise InvariantBroken(f"the ledger's last record cannot be read: {last.trouble}", where=where, fix=MENDING)
+        return entry_of(last.value, where)
 
     def peek(self) -> Entry | None:
         """The last committed entry, without waiting for anybody: for people who look, and for early refusals."""
@@ -144,14 +153,13 @@ class LedgerTopic:
             if fetched.code == _OFFSET_OUT_OF_RANGE:
                 start = self._start()
                 if start <= position:
-                    return found
+                    return self._entry_of(found)
                 position = start
                 continue
-            value, after = committed_values(fetched, below=max(0, fetched.last_stable_offset))
-            if value is not None:
-                found = entry_of(value, self.where)
+            last, after = last_committed(fetched, key=KEY, below=max(0, fetched.last_stable_offset))
+            found = last or found
             if after <= position:
-                return found
+                return self._entry_of(found)
             position = after
 
     def _start(self) -> int:

@@ -590,17 +590,33 @@ def read_batches(fetched: Fetched) -> Iterator[tuple[Any, bool]]:
         yield batch, not (batch.is_control_batch or is_aborted)
 
 
-def committed_values(fetched: Fetched, *, below: int) -> tuple[bytes | None, int]:
-    """The last committed value in a piece of a partition, and the offset to read on from."""
-    last: bytes | None = None
+@dataclass(frozen=True)
+class Last:
+    """The last committed record with a key: its value, or why nobody can read it."""
+
+    offset: int
+    value: bytes
+    trouble: str = ""
+
+
+def last_committed(fetched: Fetched, *, key: bytes, below: int) -> tuple[Last | None, int]:
+    """The last committed record with this key in a piece of a partition, and the offset to read on from.
+
+    Records with other keys are passed over: others may be able to write to the topic. A batch that cannot be read may
+    hold a record with the key, so it counts as one.
+    """
+    last: Last | None = None
     position = -1
     for batch, is_committed in read_batches(fetched):
         if batch.base_offset >= below:
             break
         position = batch.last_offset + 1
-        for record in batch if is_committed else ():
-            if record.value is not None:
-                last = bytes(record.value)
+        try:
+            for record in batch if is_committed else ():
+                if record.key == key and record.value is not None:
+                    last = Last(record.offset, bytes(record.value))
+        except Exception as error:  # noqa: BLE001 - whatever a codec raises over bytes that anybody may have sent
+            last = Last(batch.base_offset, b"", f"its batch cannot be decoded ({type(error).__name__}: {error})")
     return last, position
 
 

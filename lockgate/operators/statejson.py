@@ -66,7 +66,10 @@ def read_state(text: str, states: Mapping[str, State]) -> dict[str, Any]:
     What is under the name of no state is the author's own, for an `init_state` of theirs, and stays as JSON has it.
     """
     # Digits are kept until it is known whether they are meant as a decimal.
-    told = json.loads(text, parse_float=Decimal)["state"]
+    try:
+        told = json.loads(text, parse_float=Decimal)["state"]
+    except (RecursionError, KeyError, TypeError) as error:
+        raise ValueError(f"it is no state: {type(error).__name__}") from None
     if not isinstance(told, dict):
         raise ValueError(f"a state is a JSON object, not {told!r}")
     return {name: _read(states[name], value) if name in states else _plain(value) for name, value in told.items()}

@@ -53,6 +53,7 @@ from lockgate.postgres.tables import (
     missing_table,
     row_columns,
 )
+from lockgate.untrusted import Unreadable, excerpt, read_object, take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -189,10 +190,10 @@ class PostgresResource(Resource):
 
     def _staged(self, name: str) -> tuple[StagedRows, ...]:
         try:
-            facts = json.loads(name)["rows"]
-        except (ValueError, KeyError, TypeError):
+            facts = take(read_object(name), "rows", list)
+        except Unreadable as error:
             raise InvariantBroken(
-                f"this names nothing that was staged: {name[:200]}", where=self.where, fix="report this"
+                f"this names nothing that was staged ({error}): {excerpt(name)}", where=self.where, fix="report this"
             ) from None
         return tuple(staged_rows_of(one, self.where) for one in facts)
 

@@ -48,7 +48,7 @@ class Acker:
         self._planned = planned  # the newest epoch that the query has planned
         self._is_endless = False
         self._lock = threading.Lock()
-        self._files = {name for name in system.names(WAITING) if name[0].isdigit()}
+        self._files = {name for name in system.names(WAITING) if name[0].isdecimal()}
         self._released = 0
         self._read_by: dict[str, int] = {}  # files that are let back, and the epoch by which they were read
         self._is_over = threading.Event()

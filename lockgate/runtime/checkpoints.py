@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 from lockgate.commit.ledger import Gap, gap_of
 from lockgate.commit.protocol import Epoch
 from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.runtime.checksums import checksum_of, is_whole
+from lockgate.untrusted import as_list, as_object, as_type, read_json, read_object, take
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 
 ACCEPTED = "described/gaps.json"
 
@@ -39,8 +40,8 @@ class Accepted:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Accepted:
         """What `as_facts` wrote."""
-        gaps = tuple(map(gap_of, facts["gaps"]))
-        return cls(int(facts["epoch"]), str(facts["digest"]), str(facts["moved"]), gaps)
+        gaps = tuple(gap_of(as_object(one)) for one in take(facts, "gaps", list))
+        return cls(take(facts, "epoch", int), take(facts, "digest", str), take(facts, "moved", str), gaps)
 
     def as_facts(self) -> dict[str, Any]:
         """The acceptance as plain data."""
@@ -49,8 +50,8 @@ class Accepted:
 
 
 def parse_accepted(content: bytes) -> list[Accepted]:
-    """What the file ACCEPTED says."""
-    return [Accepted.of(facts) for facts in json.loads(content)]
+    """What the file ACCEPTED says; Unreadable if it says something else."""
+    return [Accepted.of(as_object(facts)) for facts in as_list(read_json(content))]
 
 
 def digest_of(offsets: bytes, epoch: int, accepted: Sequence[Accepted]) -> str:
@@ -94,7 +95,7 @@ class Checkpoint:
             # Elsewhere the file system looks itself.
             with contextlib.suppress(FileNotFoundError):
                 if not is_whole(data, (self.local / checksum_of(name)).read_bytes()):
-                    raise self._damaged(name, "its bytes are not those that its checksum is of")
+                    raise self.damaged(name, "its bytes are not those that its checksum is of")
             return data
         system, path = self._remote(name)
         if not system.exists(path):
@@ -114,7 +115,15 @@ class Checkpoint:
         else:
             system, path = self._remote(log)
             names = [one.getPath().getName() for one in system.listStatus(path)] if system.exists(path) else []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def read_note(self, name: str, make: Callable[[Any], T]) -> T | None:
+        """What is made of the JSON in a file; None where there is none, CheckpointDamaged where it does not fit."""
+        content = self.read(name)
+        try:
+            return None if content is None else make(read_json(content))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self.damaged(name, str(error)) from None
 
     def is_committed(self, epoch: int) -> bool:
         """Is an epoch done? Spark throws the oldest files of its log away, so a later one tells it too."""
@@ -136,13 +145,17 @@ class Checkpoint:
         is_now = self._told(f"offsets/{epoch}", "batchTimestampMs") == now_ms
         return is_now and self._told(f"commits/{epoch}", "nextBatchWatermarkMs") == found
 
+    def watermark_ms(self, epoch: int) -> int:
+        """The watermark that an epoch acts on, since 1970."""
+        return self._told(f"offsets/{epoch}", "batchWatermarkMs")
+
     def _told(self, name: str, what: str) -> int:
         """A number in the second line of a file of Spark's logs; 0 where it says nothing."""
         try:
             lines = (self.read(name) or b"").decode().splitlines()
-            return int(json.loads(lines[1]).get(what, 0)) if len(lines) > 1 else 0
+            return as_type(read_object(lines[1]).get(what, 0), int, what) if len(lines) > 1 else 0
         except ValueError as error:
-            raise self._damaged(name, str(error)) from None
+            raise self.damaged(name, str(error)) from None
 
     def digest(self, epoch: int) -> str | None:
         """SHA-256 of an epoch's offsets as they were planned; None if the checkpoint has none for it (any more)."""
@@ -154,8 +167,8 @@ class Checkpoint:
         content = self.read(ACCEPTED)
         try:
             return [] if content is None else parse_accepted(content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(ACCEPTED, str(error)) from None
+        except ValueError as error:
+            raise self.damaged(ACCEPTED, str(error)) from None
 
     def is_pending(self, one: Accepted) -> bool:
         """Did the process that accepted a gap die before it moved the offsets?"""
@@ -170,9 +183,9 @@ class Checkpoint:
         """Spark's id of the query, as the checkpoint keeps it."""
         content = self.read("metadata")
         try:
-            return None if content is None else str(json.loads(content)["id"])
-        except (ValueError, KeyError) as error:
-            raise self._damaged("metadata", str(error)) from None
+            return None if content is None else take(read_object(content), "id", str)
+        except ValueError as error:
+            raise self.damaged("metadata", str(error)) from None
 
     def epoch(self, number: int, query: str) -> Epoch:
         """An epoch as the ledger is asked about it."""
@@ -203,7 +216,8 @@ class Checkpoint:
         if not system.rename(path, self._jvm().org.apache.hadoop.fs.Path(place)):
             raise Failed(f"it cannot be moved to {place}", where=f"checkpoint {self.root}", fix="move it by hand")
 
-    def _damaged(self, name: str, why: str) -> CheckpointDamaged:
+    def damaged(self, name: str, why: str) -> CheckpointDamaged:
+        """A file of it does not say what it should."""
         return CheckpointDamaged(
             f"the checkpoint's file {name} is damaged: {why}",
             where=f"checkpoint {self.root}",
@@ -228,13 +242,13 @@ class Checkpoint:
 def as_offsets(line: str) -> Mapping[str, Mapping[str, int]]:
     """The offsets of a Kafka source, {topic: {partition: offset}}; other sources write something else."""
     try:
-        told = json.loads(line)
+        told = read_object(line)
     except ValueError:
         return {}
-    if not isinstance(told, dict) or not all(isinstance(one, dict) for one in told.values()):
+    if not all(isinstance(one, dict) for one in told.values()):
         return {}
     numbers = [(key, value) for one in told.values() for key, value in one.items()]
-    if not all(str(key).isdigit() and isinstance(value, int) for key, value in numbers):
+    if not all(str(key).isdecimal() and isinstance(value, int) for key, value in numbers):
         return {}
     return told
 

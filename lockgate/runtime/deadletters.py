@@ -15,7 +15,7 @@ declared exactly-once does not send the letter, and one that is declared at-leas
 from __future__ import annotations
 
 import base64
-import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,6 +37,11 @@ from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.letterrows import read_rows
 from lockgate.runtime.run import default_checkpoint
 from lockgate.sources.returned import FOLDER, as_line
+from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_json, take
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile("[0-9a-f]{1,64}")  # it names a file
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,18 @@ class LetterDesk:
     def letters(self) -> list[Letter]:
         """All that are committed, in the order of their epochs; what a repeated epoch wrote twice is one letter."""
         exact = is_exact(self._plan.logical, self._plan.logical.node(NAME))
-        rows = read_rows(self._letters.sink, self.job.name, is_exact=exact, where=self.where)
-        found = {letter.id: letter for letter in map(as_letter, rows)}
+        found: dict[str, Letter] = {}
+        foreign = []
+        for row in read_rows(self._letters.sink, self.job.name, is_exact=exact, where=self.where):
+            try:
+                letter = as_letter(row)
+            except Unreadable as error:  # others may write where letters are, and theirs hide none
+                foreign.append(str(error))
+            else:
+                found[letter.id] = letter
+        if foreign:
+            message = "job %s: %d records are no letters and are passed over, e.g.: %s"
+            log.warning(message, self.job.name, len(foreign), foreign[0])
         return sorted(found.values(), key=lambda letter: (letter.epoch, letter.id))
 
     def find(self, ids: Iterable[str]) -> list[Letter]:
@@ -223,28 +238,38 @@ class LetterDesk:
 
 
 def as_letter(row: Mapping[str, Any]) -> Letter:
-    """A letter out of what a sink has of it; columns that are null may be missing."""
-    headers = json.loads(row.get("headers") or "[]")
+    """A letter out of what a sink has of it; columns that are null may be missing. Unreadable if it is none."""
+
+    def text(name: str) -> str | None:
+        value = row.get(name)
+        return None if value is None else as_type(value, str, name)
+
+    if not _ID.fullmatch(id := take(row, "id", str)):
+        raise Unreadable(f"{excerpt(id)} is no id of a letter")
     at = row.get("at")
-    return Letter(
-        id=row["id"],
-        job=row["job"],
-        life=row["life"],
-        epoch=int(row["epoch"]),
-        step=row["step"],
-        reason=row.get("reason") or "",
-        attempts=int(row["attempts"]),
-        hindered=row.get("hindered"),
-        source=row.get("source"),
-        part=row.get("part"),
-        at=None if at is None else int(at),
-        child=row.get("child"),
-        shown=row.get("shown") or "",
-        key=_as_bytes(row.get("key")),
-        value=_as_bytes(row.get("value")),
-        headers=tuple((one["key"], _as_bytes(one.get("value"))) for one in headers),
-        timestamp=_as_time(row.get("timestamp")),
-    )
+    headers = [as_object(one) for one in as_list(read_json(text("headers") or "[]"))]
+    try:
+        return Letter(
+            id=id,
+            job=take(row, "job", str),
+            life=take(row, "life", str),
+            epoch=take(row, "epoch", int),
+            step=take(row, "step", str),
+            reason=text("reason") or "",
+            attempts=take(row, "attempts", int),
+            hindered=text("hindered"),
+            source=text("source"),
+            part=text("part"),
+            at=None if at is None else as_type(at, int, "at"),
+            child=text("child"),
+            shown=text("shown") or "",
+            key=_as_bytes(row.get("key")),
+            value=_as_bytes(row.get("value")),
+            headers=tuple((take(one, "key", str), _as_bytes(one.get("value"))) for one in headers),
+            timestamp=_as_time(row.get("timestamp")),
+        )
+    except (ValueError, OverflowError) as error:  # of base64, or of a time
+        raise Unreadable(str(error)) from None
 
 
 def _as_line(letter: Letter) -> bytes:
@@ -269,24 +294,28 @@ def _declared(job: Job, where: str) -> DeadLetters:
 
 
 def _file_of(letter: Letter) -> str:
-    if not re.fullmatch("[0-9a-f]+", letter.id):  # others may write where letters are, and this names a file
-        raise Refused(f"{letter.id!r} is no id of a letter", where="dead letters", fix="remove what is no letter there")
+    if not _ID.fullmatch(letter.id):
+        raise Refused(f"{excerpt(letter.id)} is no id of a letter", where="dead letters", fix="name one that is listed")
     return f"{FOLDER}/letter-{letter.id}.json"
 
 
-def _as_bytes(value: bytes | bytearray | memoryview | str | None) -> bytes | None:
-    if value is None:
-        return None
-    return base64.b64decode(value) if isinstance(value, str) else bytes(value)
+def _as_bytes(value: object) -> bytes | None:
+    if isinstance(value, str):
+        return base64.b64decode(value)
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return None if value is None else bytes(value)
+    raise Unreadable(f"{excerpt(value)} are no bytes")
 
 
 def _as_base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _as_time(value: datetime | str | None) -> datetime | None:
+def _as_time(value: object) -> datetime | None:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if value is None:
         return None
+    if not isinstance(value, datetime):
+        raise Unreadable(f"{excerpt(value)} is no time")
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -33,6 +33,7 @@ from lockgate.runtime.stateread import find_moment, read_operator
 from lockgate.spark.keyed import state_name
 from lockgate.spark.keys import Begun
 from lockgate.spark.stateful import Described
+from lockgate.untrusted import Unreadable, excerpt, read_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,10 @@ class InitialStates:
                     where=f"{node.where}; checkpoint {self._checkpoint.root}",
                     fix="take initial= away; or begin again with everything: lockgate run --new-life",
                 )
-            return [(texts, state) for texts, state in map(json.loads, copy.decode().splitlines())]
+            try:
+                return [_read_copy(line) for line in copy.decode().splitlines()]
+            except ValueError as error:
+                raise self._checkpoint.damaged(_copy(node), str(error)) from None
         begun = list(_read(step.initial, node, described, self._spark))
         self._read[node.name] = node, begun
         return begun
@@ -84,6 +88,13 @@ class InitialStates:
             system = open_system(root, self._spark, node.where)
             system.delete(_copy(node))  # of a run that ended before it planned an epoch
             system.publish(_copy(node), "\n".join(json.dumps([list(texts), state]) for texts, state in begun).encode())
+
+
+def _read_copy(line: str) -> Begun:
+    match read_json(line):
+        case [list(texts), str(state)] if all(text is None or isinstance(text, str) for text in texts):
+            return texts, state
+    raise Unreadable(f"{excerpt(line)} is not a key and its state")
 
 
 def _copy(node: Node) -> str:
@@ -117,7 +128,7 @@ def _read_lines(lines: Any, place: str, node: Node, length: int) -> Iterator[Beg
             if not isinstance(key, list) or len(key) != length or not isinstance(state, dict):
                 raise ValueError(f"a key of {length} and an object as state are wanted")
             texts = key_texts(key)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(
                 f"line {number} of the initial state is none: {type(error).__name__}: {error}",
                 where=f"{node.where}; {place}",

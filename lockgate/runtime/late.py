@@ -7,7 +7,6 @@ repeated, and what is behind it is exactly what the windows of this epoch do not
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from lockgate.errors import Failed
@@ -22,14 +21,13 @@ def watermark_before(checkpoint: Checkpoint, epoch: int) -> int:
     """The watermark that the epoch before has acted on, in milliseconds since 1970; 0 before the first."""
     if epoch == 0:
         return 0
-    content = checkpoint.read(f"offsets/{epoch - 1}")
-    if content is None:
+    if checkpoint.read(f"offsets/{epoch - 1}") is None:
         raise Failed(
             f"the checkpoint has no offsets for epoch {epoch - 1}, so nobody could tell what is late in the next",
             where=f"checkpoint {checkpoint.root}",
             fix="put the file back from a copy of the checkpoint, or begin again with --new-life",
         )
-    return int(json.loads(content.decode().splitlines()[1])["batchWatermarkMs"])
+    return checkpoint.watermark_ms(epoch - 1)
 
 
 def cut_late(rows: DataFrame, watermark_ms: int) -> DataFrame:

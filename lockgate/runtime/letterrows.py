@@ -10,7 +10,6 @@ Bytes are in base64 where the sink writes JSON, and times are text where it has 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -32,6 +31,7 @@ from lockgate.sinks.files import FileSink
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.sinks.sqlite import SqliteSink
+from lockgate.untrusted import read_object
 
 COLUMNS = parse_ddl(LETTER, "dead letters").names
 _PATIENCE = timedelta(seconds=30)
@@ -69,11 +69,9 @@ def _from_kafka(sink: KafkaSink, where: str) -> Iterator[Mapping[str, Any]]:
     settings = read_settings(sink.servers, sink.client, where=where, is_lookup=True)
     for value in read_committed(settings, sink.topic, where=where):
         try:
-            row = json.loads(value)
+            yield read_object(value)
         except ValueError:
             continue  # others may write to the topic, and theirs are no letters
-        if isinstance(row, dict) and row.keys() >= {"id", "job"}:
-            yield row
 
 
 def _from_postgres(sink: PostgresSink, job: str, where: str) -> Iterator[Mapping[str, Any]]:
@@ -148,8 +146,16 @@ def _rows_of_parquet(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rows_of_json(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield read_object(line)
+            except ValueError as error:
+                raise Refused(
+                    f"line {number} of a file of letters cannot be read: {error}",
+                    where=str(file),
+                    fix="look who wrote it; put the file back from a copy, or move it away if it is not the job's",
+                ) from None
 
 
 def _named(table: str, there: Iterable[str], where: str) -> dict[str, str]:

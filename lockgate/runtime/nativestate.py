@@ -19,6 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockgate.dataflow.steps import Join, Read, WindowAggregate
 from lockgate.errors import Refused
@@ -27,6 +28,7 @@ from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.untrusted import as_list, as_object, take
 
 _FILE = "native/steps.json"
 
@@ -59,8 +61,9 @@ class NativeSteps:
 
     def check(self) -> None:
         """Refuse a job whose native steps would go on with the state of others."""
-        noted = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
-        before = self._now if noted is None else [Kept(**one) for one in json.loads(noted)]
+        has_begun = bool(self._checkpoint.epochs("commits"))
+        noted = self._checkpoint.read_note(_FILE, _read_kept) if has_begun else None
+        before = self._now if noted is None else noted
         change = _change(before, self._now)
         if change is not None and _change(before, self._by_names) is not None:
             raise Refused(
@@ -78,6 +81,10 @@ class NativeSteps:
         # Over what a run that committed nothing has left there.
         noted = json.dumps([asdict(one) for one in self._now], indent=1).encode()
         open_tree(checkpoint.root, checkpoint.spark).write(_FILE, noted)
+
+
+def _read_kept(noted: Any) -> list[Kept]:
+    return [Kept(take(one, "step", str), take(one, "keeps", str)) for one in map(as_object, as_list(noted))]
 
 
 def _told_sources(graph: LogicalGraph) -> Mapping[str, str]:

@@ -76,7 +76,7 @@ class SnapshotLog:
 
     def noted(self) -> list[int]:
         """The epochs that have a note of their own."""
-        return sorted(int(name) for name in self._system.names(f"{self._folder}/epochs") if name.isdigit())
+        return sorted(int(name) for name in self._system.names(f"{self._folder}/epochs") if name.isdecimal())
 
     def _note(self, epoch: int) -> str:
         content = self._system.read(f"{self._folder}/epochs/{epoch}")

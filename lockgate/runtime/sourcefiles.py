@@ -55,6 +55,7 @@ from lockgate.runtime.lifecycle.logs import read_offsets, read_source_log
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sources.files import KEPT, REMEMBERED, FileSource
 from lockgate.sources.returned import FOLDER
+from lockgate.untrusted import Unreadable, read_object, take
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +216,7 @@ class SourceFiles:
         starts = {number: first for number, (first, _) in self._ranges(replayed).items()}
         pending: dict[str, tuple[Known | None, bool]] = {}
         ends = self._ends(newest)
-        for number in map(int, filter(str.isdigit, self._tree.folders("sources"))):
+        for number in map(int, filter(str.isdecimal, self._tree.folders("sources"))):
             end, logged = ends.get(number, -1), self._read_log(number)
             for path, entry in logged.items():
                 before = noted.get(path)
@@ -247,9 +248,9 @@ class SourceFiles:
 
     def _load_notes(self, newest: int) -> dict[str, Known]:
         """The notes up to an epoch; later ones were rolled back, and none of them may come back."""
-        lines = _read_lines(self._checkpoint.read(_KNOWN))
-        found = {str(line["path"]): _as_known(line) for line in lines if line["epoch"] <= newest}
-        if len(found) < len(lines):
+        known = self._read_note(_KNOWN)
+        found = {path: one for path, one in known.items() if one.epoch <= newest}
+        if len(found) < len(known):
             self._tree.write(_KNOWN, _as_lines(found))
         numbers = self._checkpoint.epochs(_NOTES)
         for number in numbers:
@@ -481,7 +482,13 @@ class SourceFiles:
         self._to_clean.update(path for path in self._current if self._is_to_clean(path))
 
     def _noted(self, epoch: int) -> dict[str, Known]:
-        return {str(line["path"]): _as_known(line) for line in _read_lines(self._checkpoint.read(f"{_NOTES}/{epoch}"))}
+        return self._read_note(f"{_NOTES}/{epoch}")
+
+    def _read_note(self, name: str) -> dict[str, Known]:
+        try:
+            return _read_lines(self._checkpoint.read(name) or b"")
+        except Unreadable as error:
+            raise self._checkpoint.damaged(name, str(error)) from None
 
     def _add(self, number: int, path: str, entry: _Logged) -> None:
         one = self._logs.setdefault(number, _Log())
@@ -520,7 +527,7 @@ class SourceFiles:
                     continue
                 head, *lines = content.decode().split("\n")
                 paths = self._logs[number].paths
-                kept = [line for line in lines if not line or plain_path(json.loads(line)["path"]) in paths]
+                kept = [line for line in lines if not line or plain_path(str(read_object(line)["path"])) in paths]
                 if len(kept) < len(lines):
                     self._replace(name, "\n".join([head, *kept]).encode())
 
@@ -581,7 +588,7 @@ class SourceFiles:
         names = [one.name.removeprefix(f"{folder}/") for one in self._tree.entries(folder)]
         summaries = [int(name.removesuffix(".compact")) for name in names if re.fullmatch(r"\d+\.compact", name)]
         base = max(summaries, default=-1)
-        later = [int(name) for name in names if name.isdigit() and int(name) > base]
+        later = [int(name) for name in names if name.isdecimal() and int(name) > base]
         found: dict[str, _Logged] = {}
         for batch in [*([base] if summaries else []), *sorted(later)]:
             found |= _read_entries(self._read_batch(number, batch) or b"v1")
@@ -652,12 +659,14 @@ class SourceFiles:
         raise FileExistsError(f"{archive}/{name} is there already")
 
 
-def _read_lines(content: bytes | None) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (content or b"").decode().splitlines()]
-
-
-def _as_known(line: Mapping[str, Any]) -> Known:
-    return Known(Facts(int(line["bytes"]), int(line["modified_ms"])), int(line["epoch"]))
+def _read_lines(content: bytes) -> dict[str, Known]:
+    """The files that a note names; Unreadable if it is none."""
+    found = {}
+    for line in content.splitlines():
+        told = read_object(line)
+        facts = Facts(take(told, "bytes", int), take(told, "modified_ms", int))
+        found[take(told, "path", str)] = Known(facts, take(told, "epoch", int))
+    return found
 
 
 def _read_entries(content: bytes) -> dict[str, _Logged]:

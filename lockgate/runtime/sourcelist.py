@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockgate.dataflow.endpoints import Source
 from lockgate.dataflow.steps import Read
@@ -24,6 +25,7 @@ from lockgate.planner.passes import takes_from
 from lockgate.planner.plan import Plan
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.lifecycle.tree import open_tree
+from lockgate.untrusted import as_list, as_object, take
 
 _FILE = "described/sources.json"
 
@@ -37,6 +39,10 @@ class Listed:
 
     def __str__(self) -> str:
         return f"{self.source!r} ({self.reads})"
+
+
+def _read_listed(noted: Any) -> list[Listed]:
+    return [Listed(take(one, "source", str), take(one, "reads", str)) for one in map(as_object, as_list(noted))]
 
 
 class SourceList:
@@ -55,8 +61,9 @@ class SourceList:
 
     def check(self) -> None:
         """Refuse a job whose sources would go on with the offsets of others."""
-        noted = self._checkpoint.read(_FILE) if self._checkpoint.epochs("commits") else None
-        before = self._now if noted is None else [Listed(**one) for one in json.loads(noted)]
+        has_begun = bool(self._checkpoint.epochs("commits"))
+        noted = self._checkpoint.read_note(_FILE, _read_listed) if has_begun else None
+        before = self._now if noted is None else noted
         change = told_change(before, self._now)
         if change is not None:
             raise Refused(

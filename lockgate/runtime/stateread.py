@@ -29,6 +29,7 @@ from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.spark.keyed import state_name, time_mode
 from lockgate.spark.keys import Texts, keyed_frame, locate
 from lockgate.spark.stateful import Described
+from lockgate.untrusted import Unreadable, as_list, as_object, read_object, take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,8 +64,11 @@ def stateful_operators(spark: SparkSession, checkpoint: Checkpoint) -> list[Stat
     """The operators with state of a checkpoint's query."""
     found: dict[int, StatefulOperator] = {}
     for row in spark.read.format("state-metadata").load(checkpoint.root).collect():
-        told = json.loads(row["operatorProperties"] or "{}")
-        states = tuple(str(one["stateName"]) for one in told.get("stateVariables", ()))
+        try:
+            told = read_object(row["operatorProperties"] or "{}")
+            states = tuple(take(as_object(one), "stateName", str) for one in as_list(told.get("stateVariables", [])))
+        except Unreadable as error:
+            raise checkpoint.damaged(f"state/{row['operatorId']}/_metadata", str(error)) from None
         found[row["operatorId"]] = StatefulOperator(
             id=row["operatorId"], name=row["operatorName"], time=str(told.get("timeMode", "")), states=states
         )
@@ -143,8 +147,11 @@ def find_moment(checkpoint: Checkpoint, epoch: int | None) -> Moment:
 
 def _settings(checkpoint: Checkpoint, epoch: int) -> dict[str, Any]:
     """The time and the settings of an epoch, as Spark logs them beside its offsets."""
-    lines = (checkpoint.read(f"offsets/{epoch}") or b"").decode().splitlines()
-    return dict(json.loads(lines[1])) if len(lines) > 1 else {}
+    lines = (checkpoint.read(f"offsets/{epoch}") or b"").decode(errors="replace").splitlines()
+    try:
+        return read_object(lines[1]) if len(lines) > 1 else {}
+    except Unreadable as error:
+        raise checkpoint.damaged(f"offsets/{epoch}", str(error)) from None
 
 
 def read_operator(

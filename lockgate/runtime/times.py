@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockgate.untrusted import read_object, take
+
 FILE = "tries.json"
 _EPOCHS_KEPT = 1000
 
@@ -62,10 +64,11 @@ class Tries:
         if self.place is None:
             return (1, 1) if epoch <= self.planned else (0, 0)
         try:
-            noted = json.loads((self.place / FILE).read_text())
+            noted = read_object((self.place / FILE).read_bytes())
+            tries = take(noted, "processed", int), take(noted, "delivered", int)
+            return tries if take(noted, "epoch", int) == epoch else (0, 0)
         except (OSError, ValueError):  # not there, or torn by a crash: it says nothing
-            noted = {}
-        return (noted["processed"], noted["delivered"]) if noted.get("epoch") == epoch else (0, 0)
+            return (0, 0)
 
     def _note(self, epoch: int, processed: int, delivered: int) -> None:
         self._of[epoch] = processed, delivered

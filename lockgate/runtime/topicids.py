@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from lockgate.errors import EpochFailed, Refused, TopicGone, Unreachable
@@ -37,6 +38,7 @@ from lockgate.runtime.checkpoints import Checkpoint, initial_offsets
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.kafka import KafkaSource
+from lockgate.untrusted import as_list, as_object, as_type
 
 _FILE = "described/topics.json"
 _NO_IDS = ("", "None", str(UUID(int=0)))
@@ -86,6 +88,13 @@ def _numbered(used: Iterable[UsedTopic]) -> Iterator[UsedTopic]:
     for one in used:
         yield replace(one, number=times[one.old_key])
         times[one.old_key] += 1
+
+
+def _read_noted(noted: Any) -> Noted:
+    def read(key: str, ids: Any) -> str | list[str]:
+        return ids if isinstance(ids, str) else [as_type(one, str, key) for one in as_list(ids)]
+
+    return {key: read(key, ids) for key, ids in as_object(noted).items()}
 
 
 class TopicIds:
@@ -167,8 +176,7 @@ class TopicIds:
     def _noted(self) -> Noted:
         """What the checkpoint notes, if it has a place in a topic: an epoch, or a beginning behind the first record."""
         has_place = self._checkpoint.epochs("offsets") or any(initial_offsets(self._checkpoint).values())
-        content = self._checkpoint.read(_FILE) if has_place else None
-        return {} if content is None else json.loads(content)
+        return (self._checkpoint.read_note(_FILE, _read_noted) if has_place else None) or {}
 
     def _look_up(self) -> Ids:
         found: Ids = {}

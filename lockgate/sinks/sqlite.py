@@ -33,9 +33,10 @@ from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
-from lockgate.errors import BadJob, EpochFailed, Failed, Refused, RowRefused
+from lockgate.errors import BadJob, EpochFailed, Failed, InvariantBroken, Refused, RowRefused
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
+from lockgate.untrusted import Unreadable, as_type, excerpt, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,12 +181,24 @@ class SqliteResource(Resource):
                 raise Moved(
                     f"the ledger of job {self._job!r} says {seen}, and not {after}", where=self.where, fix="look again"
                 )
-            for output, name in (json.loads(staged) if staged is not None else {}).items():
+            for output, name in self._staged(staged).items():
                 if not self._stagings[output].move(connection, name):
                     raise EpochFailed(
                         f"what was staged for {output!r} is gone", where=self.where, fix="the epoch is repeated"
                     )
             connection.execute(_WRITE_LEDGER, (self._job, entry.to_bytes().decode()))
+
+    def _staged(self, text: str | None) -> dict[str, str]:
+        """What was staged under a name, by output; the name comes from a ledger that others may write to."""
+        try:
+            names = {} if text is None else read_object(text)
+            if unknown := names.keys() - self._stagings.keys():
+                raise Unreadable(f"{excerpt(min(unknown))} is no output of the job")
+            return {output: as_type(name, str, output) for output, name in names.items()}
+        except Unreadable as error:
+            raise InvariantBroken(
+                f"this names nothing that was staged ({error}): {excerpt(text)}", where=self.where, fix="report this"
+            ) from None
 
     def _rehearse(self, names: Mapping[str, str]) -> None:
         """Move the rows and undo it: a row that the table does not take has to stop the epoch before it is decided."""
@@ -391,7 +404,7 @@ def _staging_table(job: str, table: str) -> str:
 
 def _read_ledger(connection: sqlite3.Connection, job: str, where: str) -> Entry | None:
     found = connection.execute("SELECT entry FROM lockgate_ledger WHERE job = ?", (job,)).fetchone()
-    return None if found is None else entry_of(found[0].encode(), where)
+    return None if found is None else entry_of(found[0], where)
 
 
 def _connect(path: str, where: str = "SqliteSink") -> sqlite3.Connection:

@@ -263,8 +263,19 @@ def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tm
         assert ledger.peek() == entry(2)
 
 
+HOSTILE = {
+    "text": b"not ours",
+    "deep": b"[" * 100_000,
+    "huge": b'{"format": 1, "epoch": ' + b"9" * 5_000 + b"}",
+    "nan": b'{"format": 1, "epoch": NaN}',
+    "types": b'{"format": 1, "run": [], "epoch": {}}',
+    "long": b'{"format": 1, "run": "' + b"x" * 900_000 + b'"}',
+    "bytes": bytes(range(256)),
+}
+
+
 @pytest.mark.system
-def test_a_ledger_that_cannot_be_read_can_be_mended(
+def test_one_hostile_record_blocks_neither_show_nor_set(
     kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from support.records import send
@@ -273,11 +284,33 @@ def test_a_ledger_that_cannot_be_read_can_be_mended(
     checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
     options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
-    send(kafka, f"lockgate.{job}.ledger", [b"not ours"], key=lambda value: b"x")
-    assert cli.main(["ledger", "show", *options]) == 1
     capsys.readouterr()
+    for value in HOSTILE.values():
+        send(kafka, f"lockgate.{job}.ledger", [value], key=lambda value: b"ledger")
+        assert cli.main(["ledger", "show", *options]) == 1
+        told = capsys.readouterr().err
+        assert "the ledger's last entry cannot be read" in told
+        assert "where: offset " in told
+        assert len(told) < 2_000
+        assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
+        assert "cannot be read" in capsys.readouterr().out
+        assert cli.main(["ledger", "show", *options, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["entry"]["epoch"] == 1
+
+
+@pytest.mark.system
+def test_records_with_another_key_are_not_the_ledger(
+    kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from support.records import send
+
+    job = f"foreign-{uuid4().hex[:8]}"
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
+    options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
     assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
-    assert "cannot be read" in capsys.readouterr().out
+    forged = entry(9).to_bytes()
+    send(kafka, f"lockgate.{job}.ledger", [forged, b"not ours"], key=lambda value: b"x")
+    capsys.readouterr()
     assert cli.main(["ledger", "show", *options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["entry"]["epoch"] == 1
 

@@ -36,6 +36,7 @@ from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import Refused
 from lockgate.kafka.topics import create_topics
 from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
+from lockgate.runtime.letterrows import COLUMNS
 from lockgate.services.stack import Stack
 from support.files import put
 from support.records import producing, read_json, send
@@ -458,6 +459,38 @@ def test_an_id_that_is_none_names_no_file(halving: Halving) -> None:
     begin(halving)
     with pytest.raises(Refused, match="is no id of a letter"):
         halving.desk(halving.job()).send([letter("../../etc/x")])
+
+
+HOSTILE: tuple[dict[str, Any], ...] = (
+    {"id": "../../etc/x"},
+    {"id": 7},
+    {"life": None},
+    {"epoch": "many"},
+    {"epoch": 1.5},
+    {"attempts": b"one"},
+    {"step": b"\xff"},
+    {"at": "three"},
+    {"key": 7},
+    {"value": "not base64!"},
+    {"headers": "[" * 100_000},
+    {"headers": '{"key": "a"}'},
+    {"headers": '[{"key": 1}]'},
+    {"timestamp": "0001-01-01T00:00:00+14:00"},
+    {"timestamp": "yesterday"},
+)
+
+
+def test_records_of_others_hide_no_letter(halving: Halving, caplog: pytest.LogCaptureFixture) -> None:
+    good = {name: one for name, one in vars(letter()).items() if name not in ("headers", "value")}
+    columns = ", ".join(COLUMNS)
+    with closing(sqlite3.connect(halving.place / "results.db")) as connection, connection:
+        connection.execute(f"CREATE TABLE letters ({columns})")
+        for number, changes in enumerate(({}, *HOSTILE, {})):
+            row = {**good, "id": f"a{number}", **changes}
+            marks = ", ".join("?" for _ in COLUMNS)
+            connection.execute(f"INSERT INTO letters VALUES ({marks})", [row.get(name) for name in COLUMNS])
+    assert [one.id for one in halving.desk(halving.job()).letters()] == ["a0", f"a{len(HOSTILE) + 1}"]
+    assert f"{len(HOSTILE)} records are no letters and are passed over" in caplog.text
 
 
 def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:

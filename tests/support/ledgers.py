@@ -32,7 +32,8 @@ def in_sqlite(job: str, directory: Path) -> Place:
 
     def spoil() -> None:
         with closing(sqlite3.connect(file)) as connection, connection:
-            connection.execute("UPDATE lockgate_ledger SET entry = '{}'")
+            # Bytes in place of a text, and too deep: SQLite takes any type in any column.
+            connection.execute("UPDATE lockgate_ledger SET entry = ?", [b"[" * 100_000])
 
     return Place(
         job, ("--sqlite", str(file)), f"of {file}", lambda: SqliteLedger(str(file), job, where="test"), spoil=spoil
@@ -45,7 +46,7 @@ def in_files(job: str, directory: Path) -> Place:
 
     def spoil() -> None:
         newest = max((root / "_lockgate" / job).glob("*.json"))
-        newest.write_text("{}")
+        newest.write_bytes(b"[" * 100_000)
 
     return Place(
         job, ("--files", str(root)), f"in {root}", lambda: FileLedger(str(root), job, where="test"), spoil=spoil

@@ -157,7 +157,7 @@ def _old_tables(history: History, oldest: int) -> list[str]:
         notes = sorted(
             int(name.rpartition("/")[2])
             for name in history.entries
-            if name.startswith(f"{folder}/epochs/") and name.rpartition("/")[2].isdigit()
+            if name.startswith(f"{folder}/epochs/") and name.rpartition("/")[2].isdecimal()
         )
         first = max((number for number in notes if number <= oldest), default=oldest)
         seen = {

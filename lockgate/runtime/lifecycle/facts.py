@@ -13,7 +13,6 @@ that cannot be read as what it should be is told as a problem of its epoch, and 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from lockgate.runtime.lifecycle.operators import Operator, Read, read_operator
 from lockgate.runtime.lifecycle.stores import Snapshot, StateFile, Store, find_stores, read_snapshot
 from lockgate.runtime.lifecycle.tree import Entry, Tree
 from lockgate.runtime.lifecycle.versions import PARTITIONS
+from lockgate.untrusted import as_list, as_object, read_json, read_object, take
 
 Parsed = TypeVar("Parsed")
 
@@ -66,7 +66,7 @@ class EpochFacts:
     def partitions(self) -> int | None:
         """Into how many partitions its state is divided."""
         told = {} if self.planned is None else self.planned.conf
-        return int(told[PARTITIONS]) if told.get(PARTITIONS, "").isdigit() else None
+        return int(told[PARTITIONS]) if told.get(PARTITIONS, "").isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,8 @@ def look_at(tree: Tree) -> CheckpointFacts:
 def read_query(content: bytes) -> str | None:
     """Spark's id of the query, out of the file that has it; None where it cannot be read."""
     try:
-        return str(json.loads(content)["id"])
-    except (ValueError, KeyError, TypeError):
+        return take(read_object(content), "id", str)
+    except ValueError:
         return None
 
 
@@ -277,7 +277,7 @@ def _with_checksums(names: Iterable[str]) -> set[str]:
 
 def _numbers(names: Iterable[str], log: str) -> set[int]:
     return {
-        int(file) for folder, _, file in (name.rpartition("/") for name in names) if folder == log and file.isdigit()
+        int(file) for folder, _, file in (name.rpartition("/") for name in names) if folder == log and file.isdecimal()
     }
 
 
@@ -345,8 +345,8 @@ def _read_operators(read: Read, names: set[str], stores: Iterable[Store]) -> tup
 
 def _native_steps(content: bytes | None) -> list[str]:
     try:
-        return [str(one["step"]) for one in json.loads(content or b"[]")]
-    except (ValueError, KeyError, TypeError):
+        return [take(as_object(one), "step", str) for one in as_list(read_json(content or b"[]"))]
+    except ValueError:
         return []
 
 

@@ -6,7 +6,6 @@ left behind.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from lockgate.runtime.lifecycle.operators import Operator, read_operator
 from lockgate.runtime.lifecycle.stores import Store, find_stores
 from lockgate.runtime.lifecycle.tree import Entry, Tree
 from lockgate.runtime.lifecycle.versions import Listings, holds_epoch, partitions_of
+from lockgate.untrusted import read_object
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class History:
         found: dict[str, int] = {}
         for name in self.entries:
             folder, _, file = name.rpartition("/")
-            if folder == f"sources/{number}" and file.removesuffix(".compact").isdigit():
+            if folder == f"sources/{number}" and file.removesuffix(".compact").isdecimal():
                 for line in (self.tree.read(name) or b"").decode(errors="replace").splitlines()[1:]:
                     told = _as_object(line)
                     if "path" in told and "batchId" in told:
@@ -110,7 +110,7 @@ class History:
 
     def _numbers(self, log: str) -> list[int]:
         names = (name.split("/") for name in self.entries)
-        return sorted(int(parts[1]) for parts in names if parts[0] == log and len(parts) == 2 and parts[1].isdigit())
+        return sorted(int(parts[1]) for parts in names if parts[0] == log and len(parts) == 2 and parts[1].isdecimal())
 
 
 def look_at(tree: Tree) -> History:
@@ -151,7 +151,6 @@ def _log_offset(line: str) -> int | None:
 
 def _as_object(line: str) -> dict[str, object]:
     try:
-        told = json.loads(line)
+        return read_object(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}

@@ -10,10 +10,11 @@ Everything here raises ValueError where a file does not read as what it should b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from lockgate.untrusted import Unreadable, as_list, as_object, as_type, read_json, read_object
 
 _NONE = "-"  # a source that has no offset yet
 
@@ -41,7 +42,7 @@ class Offset:
             if not isinstance(partitions, dict):
                 return None
             for partition, offset in partitions.items():
-                if not str(partition).isdigit() or not isinstance(offset, int):
+                if not str(partition).isdecimal() or not isinstance(offset, int):
                     return None
                 found[str(topic), int(partition)] = offset
         return found
@@ -79,9 +80,9 @@ def read_offsets(content: bytes) -> Planned:
         raise ValueError("it has no line for any source")
     at = told.get("batchTimestampMs")
     return Planned(
-        watermark_ms=int(told.get("batchWatermarkMs", 0)),
-        at_ms=None if at is None else int(at),
-        conf={str(name): str(value) for name, value in dict(told.get("conf") or {}).items()},
+        watermark_ms=as_type(told.get("batchWatermarkMs", 0), int, "batchWatermarkMs"),
+        at_ms=None if at is None else as_type(at, int, "batchTimestampMs"),
+        conf={name: str(value) for name, value in as_object(told.get("conf") or {}).items()},
         offsets=tuple(offsets),
     )
 
@@ -91,23 +92,23 @@ def read_commit(content: bytes) -> Ended:
     _, lines = _lines(content)
     told = _object(lines[0]) if lines else {}
     ids = {
-        int(operator): tuple(frozenset(str(one) for one in stores) for stores in partitions)
-        for operator, partitions in (told.get("stateUniqueIds") or {}).items()
+        int(operator): tuple(frozenset(str(one) for one in as_list(stores)) for stores in as_list(partitions))
+        for operator, partitions in as_object(told.get("stateUniqueIds") or {}).items()
     }
-    return Ended(watermark_ms=int(told.get("nextBatchWatermarkMs", 0)), ids=ids)
+    return Ended(watermark_ms=as_type(told.get("nextBatchWatermarkMs", 0), int, "nextBatchWatermarkMs"), ids=ids)
 
 
 def read_source_log(content: bytes) -> list[Any]:
     """What a source remembers."""
     # Kafka's connector begins with a byte of zero, for readers of a version of Spark that is long gone.
     _, lines = _lines(content.removeprefix(b"\0"))
-    return [json.loads(line) for line in lines]
+    return [read_json(line) for line in lines]
 
 
 def _told(text: str) -> Any:
     """An offset is JSON, but nobody makes a source of somebody else's write it."""
     try:
-        return None if text == _NONE else json.loads(text)
+        return None if text == _NONE else read_json(text)
     except ValueError:
         if text.startswith(("{", "[")) or not text:
             raise
@@ -116,7 +117,7 @@ def _told(text: str) -> Any:
 
 def _lines(content: bytes) -> tuple[str, list[str]]:
     first, *lines = content.decode().split("\n") if content else [""]
-    if not (first.startswith("v") and first[1:].isdigit()):
+    if not (first.startswith("v") and first[1:].isdecimal()):
         raise ValueError(f"it begins with {first[:20]!r}, and not with a version" if content else "it is empty")
     while lines and not lines[-1]:
         lines.pop()
@@ -124,7 +125,7 @@ def _lines(content: bytes) -> tuple[str, list[str]]:
 
 
 def _object(line: str) -> dict[str, Any]:
-    told = json.loads(line)
-    if not isinstance(told, dict):
-        raise ValueError(f"its second line is no JSON object: {line[:40]!r}")
-    return told
+    try:
+        return read_object(line)
+    except Unreadable as error:
+        raise Unreadable(f"its second line is no JSON object: {error}") from None

@@ -21,6 +21,7 @@ from urllib.parse import urlparse
 
 from lockgate.errors import Refused
 from lockgate.runtime.lifecycle.tree import LocalTree, Tree
+from lockgate.untrusted import Unreadable, read_object, take
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +68,14 @@ def read_marker(tree: Tree) -> Marker | None:
 def parse_marker(content: bytes) -> Marker:
     """What the bytes of a marker say; ValueError where they say nothing."""
     try:
-        told = json.loads(content)
-        if told["format"] != FORMAT:
-            raise ValueError(f"it has format {told['format']!r}, and this version of Lockgate knows {FORMAT}")
-        return Marker(job=str(told["job"]), made=str(told["made"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it does not say whose checkpoint this is ({type(error).__name__}: {error})") from None
+        told = read_object(content)
+        kind = take(told, "format", int)
+        job, made = take(told, "job", str), take(told, "made", str)
+    except Unreadable as error:
+        raise Unreadable(f"it does not say whose checkpoint this is: {error}") from None
+    if kind != FORMAT:
+        raise Unreadable(f"it has format {kind!r}, and this version of Lockgate knows {FORMAT}")
+    return Marker(job, made)
 
 
 def is_marked(tree: Tree, job: str) -> bool:

@@ -6,10 +6,11 @@ state/0/_metadata/metadata   of older operators, once and for all
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+
+from lockgate.untrusted import read_object
 
 Read = Callable[[str], bytes | None]
 
@@ -45,7 +46,9 @@ class Operator:
 def operator_file(names: Collection[str], number: int) -> str | None:
     """The newest file in which Spark has noted what an operator is."""
     second = [
-        name for name in names if name.startswith(f"state/{number}/_metadata/v2/") and name.rpartition("/")[2].isdigit()
+        name
+        for name in names
+        if name.startswith(f"state/{number}/_metadata/v2/") and name.rpartition("/")[2].isdecimal()
     ]
     if second:
         return max(second, key=lambda name: int(name.rpartition("/")[2]))
@@ -56,9 +59,9 @@ def operator_file(names: Collection[str], number: int) -> str | None:
 def parse_operator(content: bytes, number: int) -> Operator:
     """What Spark has noted about an operator; ValueError where it cannot be read."""
     try:
-        told = json.loads(content.decode().split("\n", 1)[1])
+        told = read_object(content.decode().split("\n", 1)[1])
         infos = told["stateStoreInfo"]
-        own = json.loads(told.get("operatorPropertiesJson") or "{}")
+        own = read_object(told.get("operatorPropertiesJson") or "{}")
         states = tuple(str(one["stateName"]) for one in own.get("stateVariables", ()))
         return Operator(
             id=number,

@@ -34,6 +34,7 @@ from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.stateread import find_moment, read_state_of, state_partitions, stateful_operators
 from lockgate.spark.keyed import OWNER
 from lockgate.spark.repartition import Buckets, Common, is_timers, repartition_state
+from lockgate.untrusted import read_object, take
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,8 +121,8 @@ def _begun_epoch(checkpoint: Checkpoint) -> int | None:
     """The epoch of a rescaling that was begun, and whose end nobody has noted."""
     content = checkpoint.read(RESCALING)
     try:
-        return None if content is None else int(json.loads(content)["epoch"])
-    except (ValueError, KeyError, TypeError) as error:
+        return None if content is None else take(read_object(content), "epoch", int)
+    except ValueError as error:
         raise Refused(
             f"{RESCALING} cannot be read: {error}",
             where=f"checkpoint {checkpoint.root}",

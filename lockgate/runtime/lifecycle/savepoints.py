@@ -18,14 +18,15 @@ import json
 import platform
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
-from lockgate.commit.ledger import Entry
-from lockgate.errors import CheckpointDamaged, Failed, Refused
+from lockgate.commit.ledger import Entry, entry_from
+from lockgate.errors import CheckpointDamaged, Failed, InvariantBroken, Refused
+from lockgate.files.inside import is_inside
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.checksums import is_checksum
 from lockgate.runtime.lifecycle.cleaning import is_leftover
@@ -33,11 +34,13 @@ from lockgate.runtime.lifecycle.history import History, look_at
 from lockgate.runtime.lifecycle.tree import Tree
 from lockgate.runtime.lifecycle.versions import files_of_epoch
 from lockgate.sources.returned import FOLDER
+from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_object, take, take_nullable
 
 FILE = "savepoint.json"
 FILES = "checkpoint"
 FORMAT = 1
 _LOOKS = 5
+_BYTES_MAX = 256 << 20
 _STATE_NOTES = ("/_metadata/", "/_stateSchema/")
 _SCHEMAS = "/_metadata/v2/"
 
@@ -63,7 +66,7 @@ class Savepoint:
     offsets: Mapping[str, Mapping[str, int]]  # behind the epoch, where sources are Kafka
     ledger: Mapping[str, Any] | None  # the deciding ledger as it fits the copy; None where the job has none
     versions: Mapping[str, str]
-    files: tuple[SavedFile, ...] = field(default_factory=tuple)
+    files: tuple[SavedFile, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -77,7 +80,7 @@ class Savepoint:
 
     def entry(self, run: str, query: str, now: datetime) -> Entry:
         """What a ledger says from which this savepoint goes on."""
-        told = {} if self.ledger is None else self.ledger
+        told: Mapping[str, Any] = {} if self.ledger is None else self.ledger
         return Entry(
             run=run,
             query=query,
@@ -140,15 +143,11 @@ def read_savepoint(place: Tree) -> Savepoint:
     if content is None:
         raise Refused(f"there is no {FILE}, so this is no savepoint", where=where, fix="name the place of a savepoint")
     try:
-        told = json.loads(content)
-        if told.pop("format") != FORMAT:
-            raise ValueError(f"this version of Lockgate knows format {FORMAT}")
-        files = tuple(SavedFile(**one) for one in told.pop("files"))
-        saved = Savepoint(**told, files=files)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            f"{FILE} cannot be read ({type(error).__name__}: {error})", where=where, fix="bring it back from a copy"
-        ) from None
+        saved = _savepoint_of(read_object(content, bytes_max=_BYTES_MAX), where)
+    except (Unreadable, InvariantBroken) as error:
+        told = error.what if isinstance(error, InvariantBroken) else str(error)
+        raise Refused(f"{FILE} cannot be read: {told}", where=where, fix="bring it back from a copy") from None
+    files = saved.files
     names = {entry.name.removeprefix(f"{FILES}/") for entry in place.entries(FILES) if not is_checksum(entry.name)}
     listed = {file.name for file in files}
     if names != listed:
@@ -169,6 +168,36 @@ def read_savepoint(place: Tree) -> Savepoint:
     return saved
 
 
+def _savepoint_of(told: Mapping[str, Any], where: str) -> Savepoint:
+    """What plain data says; Unreadable if it is not what `as_facts` gives."""
+    if take(told, "format", int) != FORMAT:
+        raise Unreadable(f"this version of Lockgate knows format {FORMAT}")
+    ledger = take_nullable(told, "ledger", dict)
+    if ledger is not None:
+        entry_from(ledger, where)
+    return Savepoint(
+        job=take(told, "job", str),
+        epoch=take(told, "epoch", int),
+        query=take(told, "query", str),
+        digest=take(told, "digest", str),
+        made=take(told, "made", str),
+        offsets={
+            topic: {str(int(at)): as_type(end, int, topic) for at, end in as_object(ends).items()}
+            for topic, ends in take(told, "offsets", dict).items()
+        },
+        ledger=ledger,
+        versions={name: as_type(one, str, name) for name, one in take(told, "versions", dict).items()},
+        files=tuple(_saved_file_of(as_object(one)) for one in take(told, "files", list)),
+    )
+
+
+def _saved_file_of(told: Mapping[str, Any]) -> SavedFile:
+    name = take(told, "name", str)
+    if not is_inside(name):
+        raise Unreadable(f"{excerpt(name)} does not lie in a checkpoint")
+    return SavedFile(name, take(told, "bytes", int), take(told, "sha256", str))
+
+
 def lay_out(saved: Savepoint, place: Tree, aside: Tree, *, root: str, query: str) -> None:
     """Write the files of a savepoint as a checkpoint that is going to lie at this root, under this query's id."""
     for file in saved.files:
@@ -182,7 +211,14 @@ def lay_out(saved: Savepoint, place: Tree, aside: Tree, *, root: str, query: str
         if file.name == "metadata":
             data = json.dumps({"id": query}).encode()
         elif _SCHEMAS in file.name:
-            data = _with_root(data, root)
+            try:
+                data = _with_root(data, root)
+            except ValueError as error:
+                raise Refused(
+                    f"the file {file.name} does not say where the schemas of its state are: {error}",
+                    where=f"savepoint {place.root}",
+                    fix="bring the savepoint back from a copy",
+                ) from None
         aside.write(file.name, data)
 
 
@@ -246,7 +282,7 @@ def _names(history: History, epoch: int, *, last_planned: int) -> list[str]:
         if is_checksum(name) or is_leftover(name, history):
             continue
         is_note = "/epochs/" in name or _SCHEMAS in name
-        is_later = is_note and file.isdigit() and int(file) > last_planned
+        is_later = is_note and file.isdecimal() and int(file) > last_planned
         is_state_note = name.startswith("state/") and any(one in name for one in _STATE_NOTES)
         if (is_state_note or name.startswith(("sources/", "native/", "described/", "tables/"))) and not is_later:
             found.append(name)
@@ -269,10 +305,12 @@ def _refuse_waiting(history: History, epoch: int, where: str) -> None:
 def _with_root(data: bytes, root: str) -> bytes:
     """The notes about a step's state, with its schemas in their new place."""
     head, _, body = data.decode().partition("\n")
-    told = json.loads(body)
-    for store in told.get("stateStoreInfo", []):
+    told = read_object(body)
+    for store in map(as_object, as_list(told.get("stateStoreInfo", []))):
         if "stateSchemaFilePaths" in store:
-            store["stateSchemaFilePaths"] = [
-                f"{root.rstrip('/')}/state/{path.rpartition('/state/')[2]}" for path in store["stateSchemaFilePaths"]
-            ]
+            paths = [as_type(path, str, "path") for path in take(store, "stateSchemaFilePaths", list)]
+            names = [path.rpartition("/state/")[2] for path in paths]
+            if not all(map(is_inside, names)):
+                raise Unreadable(f"{excerpt(paths)} does not lie in a checkpoint")
+            store["stateSchemaFilePaths"] = [f"{root.rstrip('/')}/state/{name}" for name in names]
     return f"{head}\n{json.dumps(told, separators=(',', ':'))}".encode()

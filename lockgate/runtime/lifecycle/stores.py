@@ -16,7 +16,6 @@ that no snapshot lists are left over from an upload that ended early, or are jus
 from __future__ import annotations
 
 import io
-import json
 import re
 import struct
 import zipfile
@@ -25,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lockgate.runtime.lifecycle.tree import Entry
+from lockgate.untrusted import BYTES_MAX, Unreadable, as_list, as_object, as_type, read_object, take
 
 _FILE = re.compile(r"state/(\d+)/(\d+)/(?:([^/]+)/)?(\d+)(?:_([^./]+))?\.(changelog|delta|snapshot|zip)")
 _NAMED = re.compile(r"state/(\d+)/(\d+)/(?:([^/]+)/)?(SSTs|logs)/([^/.][^/]*)")
@@ -144,13 +144,15 @@ def read_snapshot(content: bytes) -> Snapshot:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if (broken := archive.testzip()) is not None:
                 raise ValueError(f"{broken} in it is not as it was written")
-            told = json.loads(archive.read("metadata").decode().split("\n", 1)[1])
+            if archive.getinfo("metadata").file_size > BYTES_MAX:
+                raise Unreadable(f"its list of files has more than {BYTES_MAX:,} bytes")
+            told = read_object(archive.read("metadata").decode().split("\n", 1)[1])
         files = {}
-        for one in (*(told.get("sstFiles") or ()), *(told.get("logFiles") or ())):
+        for one in map(as_object, (*as_list(told.get("sstFiles") or []), *as_list(told.get("logFiles") or []))):
             name = one.get("dfsSstFileName") or one.get("dfsLogFileName")
             if name:
-                files[str(name)] = int(one["sizeBytes"])
-        rows = int(told.get("numKeys", -1))
+                files[str(name)] = take(one, "sizeBytes", int)
+        rows = as_type(told.get("numKeys", -1), int, "numKeys")
         return Snapshot(rows=rows if rows >= 0 else None, files=files)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, IndexError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"it is no whole ZIP file of a snapshot ({type(error).__name__}: {error})") from None

@@ -15,7 +15,6 @@ State of the oldest epochs may be gone before their offsets are: Spark cleans up
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from lockgate.runtime.lifecycle.marker import parse_marker
 from lockgate.runtime.lifecycle.operators import Operator, operator_file, parse_operator
 from lockgate.runtime.lifecycle.stores import StateFile, Store, check_compressed, read_snapshot
 from lockgate.runtime.lifecycle.tree import Tree
+from lockgate.untrusted import read_object
 
 _PAUSES_SECONDS = (0.3, 1.0, 2.0)
 
@@ -316,7 +316,7 @@ class _Scan:
         file = operator_file(self._sizes, operator.id)
         content = None if file is None else self._facts.read(file)
         try:
-            infos = json.loads((content or b"").decode().split("\n", 1)[1])["stateStoreInfo"]
+            infos = read_object((content or b"").decode().split("\n", 1)[1])["stateStoreInfo"]
             paths = [str(path) for info in infos for path in info.get("stateSchemaFilePaths", ())]
         except (ValueError, IndexError, KeyError, TypeError, AttributeError):
             return []

@@ -35,7 +35,7 @@ def listen(place: str, option: str = "--metrics") -> socket.socket:
     what = option.removeprefix("--")
     host, _, text = place.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+    if not (text.isascii() and text.isdecimal() and int(text) < 65536):
         raise Refused(
             f"{place!r} is no place to serve {what} at",
             where=option,
