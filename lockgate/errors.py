@@ -6,6 +6,8 @@ two halves of the tree into exit codes: what was refused before anything ran is 
 
 import re
 
+from lockgate.escaping import escape_lines
+
 _STEP = re.compile(r"(?<!job )'([^']+)', declared at ")
 
 
@@ -17,7 +19,8 @@ class LockgateError(Exception):
         self.what, self.where, self.fix = what, where, fix
 
     def __str__(self) -> str:
-        return f"{self.what}\n  where: {self.where}\n  fix:   {self.fix}"
+        what, where, fix = map(escape_lines, (self.what, self.where, self.fix))  # they may quote an event
+        return f"{what}\n  where: {where}\n  fix:   {fix}"
 
 
 def step_in(where: str) -> str | None:

@@ -1,8 +1,9 @@
 """Failures that happen in Spark's workers, carried to the author in one piece.
 
 A row can fail in a SQL expression inside the JVM or in a Python worker, and Spark wraps what was raised there in pages
-of its own. So the facts travel as one token inside the message, and whoever catches Spark's exception reads it back:
-a RowFailure, which a SQL expression can make too, or any error of ours.
+of its own. So the facts travel as one signed mark inside the message, and whoever catches Spark's exception reads it
+back: a RowFailure, which a SQL expression can make too, or any error of ours. Messages of Spark's quote events, so a
+mark that is not signed (lockgate/signing.py) is text like any other.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from lockgate.errors import Failed, FunctionFailed, LockgateError, RecordsGone, UnparsableValue, UnusableTime
+from lockgate.escaping import escape
+from lockgate.signing import Signer, driver_signer
+from lockgate.untrusted import read_object
 
 MARK = "lockgate-failure:"
-_TOKEN = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
 _ERROR_MARK = "lockgate-error:"
-_ERROR_TOKEN = re.compile(re.escape(_ERROR_MARK) + r"([A-Za-z0-9+/=]+)")
 _GAP = re.compile(
     r"Some data may have been lost because they are not available in Kafka.*?"
     r"Reason:\s*(.*?)(?=\s*(?:SQLSTATE|\n\s*at |\n\n|\Z))",
@@ -56,46 +58,47 @@ class RowFailure:
     reason: str
     row: str
 
-    def token(self) -> str:
+    def token(self, signer: Signer) -> str:
         """The failure as text that survives being wrapped."""
-        return MARK + base64.b64encode(json.dumps(asdict(self)).encode()).decode()
+        return signer.mark(MARK, base64.b64encode(json.dumps(asdict(self)).encode()).decode())
 
     @property
     def place(self) -> str:
         """Where the row came from, as exactly as is known."""
-        return self.part if self.at < 0 else f"{self.part}, offset {self.at}"
+        part = escape(self.part)
+        return part if self.at < 0 else f"{part}, offset {self.at}"
 
     def as_error(self) -> Failed:
         """The failure as the author sees it."""
-        row = self.row if len(self.row) <= _EXCERPT else self.row[:_EXCERPT] + "…"
+        row, reason = escape(self.row if len(self.row) <= _EXCERPT else self.row[:_EXCERPT] + "…"), escape(self.reason)
         if self.kind == "value":
             return UnparsableValue(
-                f"A value does not parse: {self.place}: {self.reason}: {row}",
+                f"A value does not parse: {self.place}: {reason}: {row}",
                 where=self.where,
                 fix="correct the schema or the format of the source, or have the producer mend the record;"
                 " nothing is lost, the job goes on from here when it is run again",
             )
         if self.kind == "time":
             return UnusableTime(
-                f"The time of an event cannot be used: {self.place}: {self.reason}: {row}",
+                f"The time of an event cannot be used: {self.place}: {reason}: {row}",
                 where=self.where,
                 fix="filter such events away or mend their time before .event_time(...), or raise max_ahead=; nothing"
                 " is lost. The clock of an epoch that is planned stands still, also where the time has come by now: for"
                 " an end-to-end exactly-once job `lockgate checkpoints rollback --uncommitted` plans it anew",
             )
         return FunctionFailed(
-            f"A function failed on the row from {self.place}: {self.reason}: {row}",
+            f"A function failed on the row from {self.place}: {reason}: {row}",
             where=self.where,
             fix="mend the function and run the job again: it goes on from here, nothing is lost",
         )
 
 
 def find_failure(message: str) -> RowFailure | None:
-    """The failure that a message of Spark's carries, if it carries one."""
-    found = _TOKEN.search(message)
-    if found is None:
+    """The failure that a message of Spark's carries, if it carries one that this driver's workers have signed."""
+    payload = next(driver_signer().payloads(MARK, message), None)
+    if payload is None:
         return None
-    facts = json.loads(base64.b64decode(found.group(1)))
+    facts = read_object(base64.b64decode(payload))
     return RowFailure(
         kind=str(facts["kind"]),
         where=str(facts["where"]),
@@ -109,25 +112,25 @@ def find_failure(message: str) -> RowFailure | None:
 class Carried(Exception):
     """An error of ours on its way out of a worker."""
 
-    def __init__(self, error: LockgateError) -> None:
-        super().__init__(carry(error))
+    def __init__(self, error: LockgateError, signer: Signer) -> None:
+        super().__init__(carry(error, signer))
 
 
-def carry(error: LockgateError) -> str:
+def carry(error: LockgateError, signer: Signer) -> str:
     """An error as text that survives being wrapped; people see its first line too."""
     facts = {"class": _name(type(error)), "what": error.what, "where": error.where, "fix": error.fix}
-    return f"{error.what} {_ERROR_MARK}{base64.b64encode(json.dumps(facts).encode()).decode()}"
+    return f"{error.what} {signer.mark(_ERROR_MARK, base64.b64encode(json.dumps(facts).encode()).decode())}"
 
 
 def find_error(message: str) -> LockgateError | None:
-    """The error of ours that a message of Spark's carries, if it carries one."""
+    """The error of ours that a message of Spark's carries, if it carries one that this driver's workers have signed."""
     failure = find_failure(message)
     if failure is not None:
         return failure.as_error()
-    found = _ERROR_TOKEN.search(message)
-    if found is None:
+    payload = next(driver_signer().payloads(_ERROR_MARK, message), None)
+    if payload is None:
         return _find_gap(message)
-    facts = json.loads(base64.b64decode(found.group(1)))
+    facts = read_object(base64.b64decode(payload))
     known = {_name(one): one for one in _kinds(LockgateError)}
     return known.get(facts["class"], Failed)(str(facts["what"]), where=str(facts["where"]), fix=str(facts["fix"]))
 
@@ -143,7 +146,7 @@ def _find_gap(message: str) -> RecordsGone | None:
     if found is None:
         return None
     return RecordsGone(
-        f"Records that are not read yet are not in Kafka any more: {' '.join(found[1].split())}",
+        f"Records that are not read yet are not in Kafka any more: {escape(' '.join(found[1].split()))}",
         where="a Kafka source of the query",
         fix=NO_GAP_CHOICES if _NO_GAP.search(found[1]) else GAP_CHOICES,
     )
@@ -160,7 +163,7 @@ def first_cause(message: str) -> str:
     # A killed Python worker ends in a bare java.io.EOFException; the cause before it says what happened.
     causes = [cause for cause in causes if ": " in cause] or causes
     told = [line for line in lines if not line.startswith(("An error occurred while calling", "at ", "==", "..."))]
-    return (causes[-1:] or told or lines or ["it did not say why"])[0]
+    return escape((causes[-1:] or told or lines or ["it did not say why"])[0])
 
 
 def _name(kind: type[LockgateError]) -> str:

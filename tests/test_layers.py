@@ -8,9 +8,11 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "lockgate"
 ORDER = (
+    "escaping",
     "errors",
     "secrets",
     "untrusted",
+    "signing",
     "surprises",
     "stopping",
     "failures",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.cli.job import offer_job
 from lockgate.errors import Refused
+from lockgate.escaping import escape, escape_json
 
 if TYPE_CHECKING:
     from lockgate.runtime.deadletters import Letter, LetterDesk
@@ -66,7 +67,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     letters = _of_step(desk, desk.letters(), arguments.step)
     if arguments.json:
         for letter in letters:
-            print(json.dumps(_facts(desk, letter)))
+            print(escape_json(json.dumps(_facts(desk, letter))))
         return 0
     if not letters:
         print(f"job {desk.job.name} has no dead letters" + (f" of step {arguments.step}" if arguments.step else ""))
@@ -76,10 +77,10 @@ def run_list(arguments: argparse.Namespace) -> int:
         (
             letter.id,
             str(letter.epoch),
-            letter.step,
+            escape(letter.step),
             str(letter.attempts),
             desk.standing(letter).value,
-            letter.place,
+            escape(letter.place),
             _short(letter.reason),
         )
         for letter in letters
@@ -89,7 +90,7 @@ def run_list(arguments: argparse.Namespace) -> int:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     print()
     for (step, reason), count in Counter((letter.step, _short(letter.reason)) for letter in letters).most_common():
-        print(f"{count:>7,}  {step}: {reason}")
+        print(f"{count:>7,}  {escape(step)}: {reason}")
     return 0
 
 
@@ -115,7 +116,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     }
     width = max(map(len, facts))
     for name, value in facts.items():
-        print(f"{name.ljust(width)}  {_plain(str(value))}")
+        print(f"{escape(name).ljust(width)}  {escape(str(value))}")
     return 0
 
 
@@ -139,7 +140,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
                 print(f"passed over: {_letters(passed[standing])} {standing.value}")
     sendings = desk.send(letters)
     for one in sendings:
-        told = "" if one.told is None else f": {one.told}"
+        told = "" if one.told is None else f": {escape(one.told)}"
         print(f"{one.letter.id}  {'sent' if one.is_sent else 'not sent'}{told}")
     sent = sum(one.is_sent for one in sendings)
     print(f"{_letters(sent)} sent back to job {desk.job.name}, {len(sendings) - sent} not sent")
@@ -202,7 +203,7 @@ def _facts(desk: LetterDesk, letter: Letter) -> dict[str, Any]:
 
 
 def _short(text: str) -> str:
-    line = " ".join(_plain(text).split())
+    line = escape(" ".join(text.split()))
     return line if len(line) <= _REASON_MAX else f"{line[: _REASON_MAX - 3]}..."
 
 
@@ -214,12 +215,7 @@ def _as_text(value: bytes | None) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         return f"0x{value.hex()}"
-    return text if _plain(text) == text else f"0x{value.hex()}"
-
-
-def _plain(text: str) -> str:
-    """Text without what would move a terminal's cursor."""
-    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return text if escape(text, keeps="\n\t") == text else f"0x{value.hex()}"
 
 
 def _letters(count: int) -> str:

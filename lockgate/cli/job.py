@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from lockgate.cli.logs import FORMS, say_json, write_json
 from lockgate.errors import CheckpointDamaged, Failed, LockgateError, Refused
+from lockgate.escaping import escape
 from lockgate.guarantees import Guarantee
 
 if TYPE_CHECKING:
@@ -353,13 +354,13 @@ def _this_command() -> list[str]:
 
 
 def _say_aloud(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(escape(text, keeps="\n\t"), file=sys.stderr, flush=True)
 
 
 def _print(text: str, *, end: str = "\n", file: TextIO | None = None) -> None:
     """Print; a disk that is full of logs ends no job. That nobody reads any more is for others to answer."""
     try:
-        print(text, end=end, file=file, flush=True)
+        print(escape(text, keeps="\r\n\t"), end=end, file=file, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lockgate.errors import LockgateError, step_in
+from lockgate.escaping import escape, escape_json
 
 FORMS = ("text", "json")
 _FIELDS = ("job", "epoch", "step", "run", "restart")
@@ -50,7 +51,23 @@ class JsonLines(logging.Formatter):
                 line["step"] = step
         elif error is not None:
             line["traceback"] = "".join(traceback.format_exception(error))
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escape_json(json.dumps(line, ensure_ascii=False, default=str))
+
+
+class PlainLines(logging.Formatter):
+    """A record as one line for people, with its traceback behind it, if it has one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        return escape(record.getMessage())
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return escape(super().formatException(ei), keeps="\n\t")
+
+
+def write_plain() -> None:
+    """From now on a warning for which nobody has chosen a place is a line that moves no cursor and forges no other."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PlainLines())
 
 
 def write_json() -> JsonLines:

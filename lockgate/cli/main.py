@@ -33,7 +33,7 @@ from lockgate.cli import (
     state,
     transactions,
 )
-from lockgate.cli.logs import log_error
+from lockgate.cli.logs import log_error, write_plain
 from lockgate.errors import LockgateError, Refused
 from lockgate.surprises import tell_surprise
 
@@ -62,6 +62,7 @@ GROUPS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the console script `lockgate`."""
     arguments = make_parser().parse_args(argv)
+    write_plain()
     arguments.words = [*(sys.argv[1:] if argv is None else argv)]
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:

@@ -58,6 +58,7 @@ def run_present(arguments: argparse.Namespace) -> int:
     """Answer until somebody wants the end."""
     from lockgate.dataflow.duration import as_duration
     from lockgate.errors import BadJob, Failed, Refused
+    from lockgate.escaping import escape
     from lockgate.presenter.answering import Answering, Desk
     from lockgate.presenter.figures import METRICS
     from lockgate.presenter.gathering import Limits
@@ -78,7 +79,7 @@ def run_present(arguments: argparse.Namespace) -> int:
     except BadJob as error:
         raise Refused(error.what, where="command line", fix=error.fix) from None
     check_prometheus()
-    presenter = Presenter(places, limits, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    presenter = Presenter(places, limits, tell=lambda line: print(escape(line), file=sys.stderr, flush=True))
     is_over = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

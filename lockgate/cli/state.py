@@ -7,6 +7,7 @@ import json
 
 from lockgate.cli.job import offer_job
 from lockgate.errors import Failed
+from lockgate.escaping import escape_json
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,7 +52,7 @@ def run_state(arguments: argparse.Namespace) -> int:
             print(json.dumps({"key": as_json(key), "state": as_json(state)}))
         else:
             name = ", ".join("null" if part is None else as_text(part) for part in key) or "(one for all)"
-            print(f"{name}  {json.dumps(as_json(state), ensure_ascii=False)}")
+            print(f"{name}  {escape_json(json.dumps(as_json(state), ensure_ascii=False))}")
     if is_empty and arguments.key is not None:
         raise Failed(
             f"step {arguments.step!r} keeps nothing for the key {', '.join(arguments.key)}",

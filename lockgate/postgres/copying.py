@@ -15,7 +15,7 @@ worker says nobody hears.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.postgres.connect import Away, connect, told
 from lockgate.postgres.staging import Staging, make_table
 from lockgate.postgres.tables import NESTED, Fit
+from lockgate.signing import Signer, driver_signer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,7 @@ class CopyOrder:
     output: str
     faults: tuple[Fault, ...]
     where: str
+    signer: Signer = field(default_factory=driver_signer)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of a task and cast its vote."""
@@ -65,8 +67,8 @@ class CopyOrder:
             staged = self.copy(batches, task=task)
         except LockgateError as error:
             if isinstance(error, EpochFailed) and not isinstance(error, Away):
-                raise Carried(error) from error
-            yield _as_batch([(None, self.output, 0, carry(error))])
+                raise Carried(error, self.signer) from error
+            yield _as_batch([(None, self.output, 0, carry(error, self.signer))])
             return
         if staged is not None:
             yield _as_batch([(*staged, None)])

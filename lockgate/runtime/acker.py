@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from lockgate.dataflow.tracking import Acks
+from lockgate.escaping import escape
 from lockgate.files.system import System
 from lockgate.sources.rejects import Rejection
 from lockgate.sources.returned import FOLDER, as_line
@@ -111,7 +112,7 @@ class Acker:
                 epoch,
                 attempts + 1,
                 self._acks.max_attempts,
-                ones[0].reason,
+                escape(ones[0].reason),
             )
 
     def start(self) -> None:

@@ -21,6 +21,7 @@ from lockgate.dataflow.deadletters import LETTER, DeadLetters
 from lockgate.dataflow.endpoints import PLACE
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.errors import TooManyLetters
+from lockgate.escaping import escape
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
@@ -84,7 +85,7 @@ class LetterBox:
             "job %s: %d events became dead letters, e.g. %s",
             self.job,
             len(letters),
-            letters[0]["reason"],
+            escape(letters[0]["reason"]),
             extra={"epoch": letters[0]["epoch"], "step": letters[0]["step"]},
         )
         made = self.output.sink.prepare(as_frame(self.spark, letters))

@@ -39,6 +39,7 @@ from lockgate.errors import (
     TooManyLetters,
     Unreachable,
 )
+from lockgate.escaping import escape
 from lockgate.failures import find_error, first_cause
 from lockgate.files.system import open_system
 from lockgate.guarantees import Guarantee, Mode
@@ -392,7 +393,7 @@ class Run:
                 return False
             told = _translate(error, self._writer.first_error, self).what
             message = "job %s: an epoch failed; the events in hand are forgotten, it goes on with what comes next: %s"
-            log.warning(message, self.job.name, told.removeprefix(f"Job {self.job.name!r} stopped: "))
+            log.warning(message, self.job.name, escape(told.removeprefix(f"Job {self.job.name!r} stopped: ")))
             if self._is_stopping.wait(forgetting.pause_seconds):
                 return False
             try:

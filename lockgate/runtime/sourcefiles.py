@@ -36,6 +36,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from lockgate.errors import Failed, Refused, SourceChanged, Unreachable
+from lockgate.escaping import escape
 from lockgate.files.inbox import (
     Facts,
     look_at,
@@ -275,7 +276,7 @@ class SourceFiles:
                 f" now: lockgate checkpoints rollback FILE --uncommitted; {_RESET}",
             )
         message = "job %s: file %s was changed before its epoch was committed, and is read as it is now: %s"
-        log.warning(message, self._job, path, change)
+        log.warning(message, self._job, escape(path), change)
 
     # -- an epoch ---------------------------------------------------------------------------------------------------
 
@@ -627,10 +628,17 @@ class SourceFiles:
                     if path in now:
                         self._clean(path, directory, known)
                 except LeadsOutside as error:  # it stays as it is, and the others are cleaned up
-                    log.warning("job %s: %s is processed and is left alone: %s", self._job, path, error)
+                    log.warning(
+                        "job %s: %s is processed and is left alone: %s", self._job, escape(path), escape(str(error))
+                    )
                 except OSError as error:
                     if not self._has_warned:
-                        log.warning("job %s: %s is processed and cannot be cleaned up: %s", self._job, path, error)
+                        log.warning(
+                            "job %s: %s is processed and cannot be cleaned up: %s",
+                            self._job,
+                            escape(path),
+                            escape(str(error)),
+                        )
                     self._has_warned = True
                     return
                 self._to_clean.discard(path)

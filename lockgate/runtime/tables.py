@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from lockgate.commit.permits import Address
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import EpochFailed, LockgateError, Refused
+from lockgate.escaping import escape
 from lockgate.files.system import System, is_known, open_system
 from lockgate.planner.logical import Node
 from lockgate.runtime.checkpoints import Checkpoint
@@ -70,7 +71,7 @@ class Refresher:
                 if self._is_over.is_set():
                     return
                 told = error.what if isinstance(error, LockgateError) else f"{type(error).__name__}: {error}"
-                log.warning("table %s could not be read again, the snapshot before stays: %s", self._name, told)
+                log.warning("table %s could not be read again, the snapshot before stays: %s", self._name, escape(told))
                 pause = min(self._refresh, _TRY_AGAIN)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockgate.dataflow.endpoints import Sink, SinkAbility
+from lockgate.escaping import escape
 from lockgate.guarantees import Delivery
 from lockgate.sinks.collecting import collect_rows
 
@@ -57,4 +58,4 @@ class ConsoleSink(Sink):
 
 
 def _text(value: object) -> str:
-    return "null" if value is None else str(value)
+    return "null" if value is None else escape(str(value))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.permits import Address, Caller, Place
@@ -24,6 +24,7 @@ from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.topics import OutputTopic
 from lockgate.kafka.wire import Producer
+from lockgate.signing import Signer, driver_signer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +64,7 @@ class WriteOrder:
     faults: tuple[Fault, ...]
     where: str
     times: tuple[str, ...] = ()  # the columns that give records their times, as the user calls them
+    signer: Signer = field(default_factory=driver_signer)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of a task and cast its votes."""
@@ -76,10 +78,10 @@ class WriteOrder:
         try:
             yield _Task(self, attempt, index, door).run(batches)
         except PermitRefused as refusal:
-            yield _as_batch([(attempt, None, None, 0, None, carry(refusal))])
+            yield _as_batch([(attempt, None, None, 0, None, carry(refusal, self.signer))])
         except LockgateError as error:
-            door.tell(self.name, carry(error))
-            raise Carried(error) from error
+            door.tell(self.name, carry(error, self.signer))
+            raise Carried(error, self.signer) from error
         except Exception as error:
             door.tell(self.name, f"{type(error).__name__}: {error}")
             raise

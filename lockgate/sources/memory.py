@@ -11,6 +11,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
 from lockgate.failures import RowFailure
+from lockgate.signing import driver_signer
 from lockgate.sources.numbered import NumberedSource, read_numbered
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class MemorySource(NumberedSource):
         return ("MemorySource", f"{len(self.rows)} rows")
 
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        rows, where = self.rows, reading.where
+        rows, where, signer = self.rows, reading.where, driver_signer()
 
         def generate(first: int, last: int, schema: pa.Schema) -> pa.RecordBatch:
             import pyarrow as pa
@@ -61,7 +62,7 @@ class MemorySource(NumberedSource):
                 except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                     reason = f"{field.name} is not of type {field.type}: {str(error).splitlines()[0]}"
                     failure = RowFailure("value", where, "the rows of the job file", first, reason, "")
-                    raise ValueError(failure.token()) from error
+                    raise ValueError(failure.token(signer)) from error
 
             numbered = [(*rows[number], number) for number in range(first, last)]
             arrays = [column(index, field) for index, field in enumerate(schema)]

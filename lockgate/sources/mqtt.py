@@ -25,6 +25,7 @@ from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, Sou
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob, LockgateError
 from lockgate.failures import Carried
+from lockgate.signing import driver_signer
 from lockgate.sources.mqttsession import Link, Session, probe
 from lockgate.sources.parsing import check_format, parse_values
 from lockgate.sources.position import position
@@ -196,6 +197,7 @@ def _read_messages(spark: SparkSession, link: Link, *, per_epoch: int) -> DataFr
     from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
     format = f"lockgate_mqtt_{uuid4().hex[:16]}"
+    signer = driver_signer()
 
     class Messages(InputPartition):
         def __init__(self, rows: list[tuple[Any, ...]]) -> None:
@@ -222,13 +224,13 @@ def _read_messages(spark: SparkSession, link: Link, *, per_epoch: int) -> DataFr
                 session.complete(start[_NEXT])
                 return {_NEXT: session.number(start[_NEXT], per_epoch)}
             except LockgateError as error:
-                raise Carried(error) from None
+                raise Carried(error, signer) from None
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
             try:
                 messages = self.opened().numbered(start[_NEXT], end[_NEXT])
             except LockgateError as error:
-                raise Carried(error) from None
+                raise Carried(error, signer) from None
             rows = [
                 (number, message.topic, message.payload, message.at_ms, message.is_retained)
                 for number, message in messages

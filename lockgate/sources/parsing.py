@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.schema import Column, Schema
 from lockgate.errors import BadJob
 from lockgate.failures import MARK
+from lockgate.sources.marking import signed_mark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -138,7 +139,7 @@ def stop_where(
             F.substring(row, 1, 400).alias("row"),
         )
     )
-    token = F.concat(F.lit(MARK), F.regexp_replace(F.base64(facts.cast("binary")), "[\r\n]", ""))
+    token = signed_mark(MARK, facts)
     # spark_partition_id() is what makes the filter immovable.
     return F.when(reason.isNotNull(), F.raise_error(token).cast("boolean")).otherwise(F.spark_partition_id() >= 0)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.errors import EpochFailed
 from lockgate.failures import Carried
+from lockgate.signing import Signer, driver_signer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,8 +23,10 @@ def first_attempts(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
+    signer = driver_signer()
+
     def is_first(column: pa.Array) -> pa.Array:
-        _stop_others()
+        _stop_others(signer)
         return column
 
     # Spark goes by these, and could not read them as text: only this function knows what pa is.
@@ -33,7 +36,7 @@ def first_attempts(rows: DataFrame) -> DataFrame:
     return rows.where(holds(F.lit(True)))
 
 
-def _stop_others() -> None:
+def _stop_others(signer: Signer) -> None:
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -43,5 +46,6 @@ def _stop_others() -> None:
                 "a task of an at-most-once job is tried again: its executor was taken away",
                 where=f"task of partition {task.partitionId()}, attempt {task.attemptNumber()}",
                 fix="nothing is to be done; what it had in hand is forgotten",
-            )
+            ),
+            signer,
         )

@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.permits import Address
+from lockgate.escaping import escape
 from lockgate.failures import TRIED
 from lockgate.spark.door import GONE, Door, call, hosts_of_driver
 
@@ -137,7 +138,7 @@ class CrashDesk:
             self._seen[identity] = in_hand
             self._deaths[identity] += 1
             times = self._deaths[identity]
-        log.warning("job %s: a Python worker died (%dx) with this in hand: %s", self._job, times, in_hand)
+        log.warning("job %s: a Python worker died (%dx) with this in hand: %s", self._job, times, escape(str(in_hand)))
 
 
 class Watch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from lockgate.commit.permits import Address
 from lockgate.dataflow.fanout import MARKS
 from lockgate.dataflow.schema import quote
 from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally, told_unfit
+from lockgate.signing import Signer, driver_signer
 from lockgate.spark.crashes import InHand, Watch, watched
 from lockgate.spark.functions import Unfit, fields_of, original_of, put_aside, read_rows, seen_as
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
@@ -54,6 +55,7 @@ class FanOutStep:
     rejects: Accumulator[list[str]] | None = None
     crashes: Address | None = None
     has_stamps: bool = False  # is STAMP what the source has said, and not a column of the author's?
+    signer: Signer = field(default_factory=driver_signer)
 
 
 class Tallies:

@@ -8,13 +8,14 @@ Timestamps are given as aware datetimes in UTC, and a naive one that comes back 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
 from lockgate.operators.deadline import TimedOut, deadline
+from lockgate.signing import Signer, driver_signer
 from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.crashes import InHand, Watch, watched
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
@@ -41,6 +42,10 @@ class Rejecter(Protocol):
     def rejects(self) -> Accumulator[list[str]] | None:
         """Takes the rows that it fails on; None where they stop the job."""
 
+    @property
+    def signer(self) -> Signer:
+        """Signs what stops the job."""
+
 
 @dataclass(frozen=True)
 class RowStep:
@@ -54,6 +59,7 @@ class RowStep:
     rejects: Accumulator[list[str]] | None = None  # takes the rows that it fails on; None where they stop the job
     timeout_seconds: float | None = None  # for one row
     crashes: Address | None = None  # who wants to know what a worker dies with
+    signer: Signer = field(default_factory=driver_signer)
 
 
 class RowError(Exception):
@@ -302,5 +308,5 @@ def put_aside(
             at=place["at"] if place else -1,
             reason=str(unfit),
             row=shown,
-        ).token()
+        ).token(step.signer)
     ) from unfit

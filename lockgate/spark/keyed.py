@@ -22,7 +22,7 @@ import gc
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from lockgate.operators.pages import Pages
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
 from lockgate.operators.states import states_of
+from lockgate.signing import Signer, driver_signer
 from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.crashes import InHand, watched
 from lockgate.spark.functions import RowError
@@ -311,6 +312,7 @@ class _Run:
     initial: Any  # the columns of packed initial states
     rejects: Accumulator[list[str]] | None
     crashes: Address | None = None
+    signer: Signer = field(default_factory=driver_signer)
 
     def begin(self, value: bytes, pages: Pages, wall: int) -> None:
         """Let keys begin with the states that are packed here; before any row, in the first epoch."""
@@ -334,7 +336,7 @@ class _Run:
             except (StepFailed, ValueError) as failed:
                 reason = failed.reason if isinstance(failed, StepFailed) else f"key {key!r}: {failed}"
                 failure = RowFailure("function", self.where, "the initial state", -1, reason, text)
-                raise RowError(failure.token()) from failed
+                raise RowError(failure.token(self.signer)) from failed
 
         groups = _by_text(given.column(0).to_pylist(), keys, [(text,) for text in texts])
         pages.run(groups, begin, Clock(before=0, now=0, wall=0))  # when nobody is woken
@@ -345,7 +347,7 @@ class _Run:
         try:
             self.place.check(owner, self.where)
         except LockgateError as refusal:
-            raise Carried(refusal) from refusal
+            raise Carried(refusal, self.signer) from refusal
 
     def settle(self, pages: Pages) -> None:
         """See that what is kept is what this code keeps; convert it where that is safe, refuse it where it is not."""
@@ -353,7 +355,7 @@ class _Run:
             try:
                 evolution = adapt(pages.declared, self.declared, where=self.where)
             except LockgateError as refusal:
-                raise Carried(refusal) from refusal
+                raise Carried(refusal, self.signer) from refusal
             if evolution.forgotten:
                 log.warning("%s: forgotten is %s, which it kept and declares no more", self.where, evolution.forgotten)
             if evolution.is_needed or evolution.is_redated:
@@ -378,7 +380,7 @@ class _Run:
                     self.operator, pages, groups, watermark=watermark, wall=wall, put_aside=put_aside, watch=watch
                 )
         except StepFailed as failed:
-            raise RowError(self._failure(failed, table).token()) from failed
+            raise RowError(self._failure(failed, table).token(self.signer)) from failed
         if self.dropped is not None:
             # Rows of other sides that nobody wants, as matches that have timed out, were not late.
             late = {number for number, side in enumerate(self.operator.sides) if side.name == "late"}
@@ -400,7 +402,7 @@ class _Run:
                 return table, self._grouped(table)
             except OutOfReach as far:
                 if far.number is None or self.rejects is None:
-                    raise RowError(self._failure(far, table).token()) from far
+                    raise RowError(self._failure(far, table).token(self.signer)) from far
                 self._put_aside(far, table)
                 table = table.take(np.delete(np.arange(table.num_rows), far.number))
 
@@ -511,7 +513,9 @@ class _Run:
             return pa.array(values, type=field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError, TypeError) as error:
             reason = f"a value of {field.name} is not of type {field.type}: {str(error).splitlines()[0]}"
-            raise RowError(RowFailure("function", self.where, "an unknown place", -1, reason, "").token()) from error
+            raise RowError(
+                RowFailure("function", self.where, "an unknown place", -1, reason, "").token(self.signer)
+            ) from error
 
     def _failure(self, failed: StepFailed, table: pa.Table) -> RowFailure:
         part, at = "an unknown place", -1

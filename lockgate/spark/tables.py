@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.permits import Address
@@ -23,6 +23,7 @@ from lockgate.dataflow.schema import quote
 from lockgate.dataflow.table import TableRows
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken
 from lockgate.failures import Carried
+from lockgate.signing import Signer, driver_signer
 from lockgate.spark.tabledoor import fetch
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class TableJoining:
     table: str
     on: tuple[str, ...]  # as the table calls them
     columns: tuple[str, ...]  # what is given of the table
+    signer: Signer = field(default_factory=driver_signer)
 
 
 def schema_of(rows: TableRows) -> StructType:
@@ -227,14 +229,14 @@ _held: dict[TableJoining, tuple[str, Lookup]] = {}
 
 def held_lookup(joining: TableJoining) -> Lookup:
     """The look-up of the epoch that this task belongs to; a worker keeps it from task to task."""
-    snapshot = _snapshot_of_epoch(joining.table)
+    snapshot = _snapshot_of_epoch(joining.table, joining.signer)
     held = _held.get(joining)
     if held is not None and held[0] == snapshot:
         return held[1]
     try:
         content = fetch(joining.door, joining.table, snapshot)
     except EpochFailed as error:
-        raise Carried(error) from None
+        raise Carried(error, joining.signer) from None
     lookup = load_lookup(content, joining)
     _held.pop(joining, None)
     while len(_held) >= _HELD_MAX:  # of runs that have ended, in a worker that serves many
@@ -251,12 +253,12 @@ def load_lookup(content: bytes, joining: TableJoining) -> Lookup:
     return Lookup(parquet.read_table(pa.BufferReader(content)), joining.on, joining.columns)
 
 
-def _snapshot_of_epoch(table: str) -> str:
+def _snapshot_of_epoch(table: str, signer: Signer) -> str:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     told = None if context is None else context.getLocalProperty(SNAPSHOTS)
     if told is None or table not in (chosen := json.loads(told)):
         what = f"nobody said which snapshot of table {table!r} this epoch sees"
-        raise Carried(InvariantBroken(what, where="a task", fix="report this"))
+        raise Carried(InvariantBroken(what, where="a task", fix="report this"), signer)
     return str(chosen[table])

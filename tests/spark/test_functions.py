@@ -10,6 +10,7 @@ from pyspark.sql import Row
 
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.failures import RowFailure, find_failure
+from lockgate.signing import driver_signer
 from lockgate.sources.rejects import read_rejection
 from lockgate.spark.functions import RowError, RowStep, _apply_batch
 
@@ -111,7 +112,8 @@ def test_a_generator_that_raises_half_way_names_the_row() -> None:
 
 def test_a_failure_survives_being_wrapped_in_other_text() -> None:
     found = failure(lambda row: 1 / 0)
-    wrapped = f"[STREAM_FAILED] Query terminated: Traceback ... RowError: {found.token()}\n\tat org.apache.spark"
+    token = found.token(driver_signer())
+    wrapped = f"[STREAM_FAILED] Query terminated: Traceback ... RowError: {token}\n\tat org.apache.spark"
     assert find_failure(wrapped) == found
     assert "A function failed on the row from orders, orders-000002, offset 40" in str(found.as_error())
 
