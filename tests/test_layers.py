@@ -18,6 +18,7 @@ ORDER = (
     "failures",
     "guarantees",
     "faultpoints",
+    "serving",
     "operators",
     "dataflow",
     "planner",

@@ -159,7 +159,7 @@ def run_job(arguments: argparse.Namespace) -> int:
     from lockgate.cli.jobfile import load_job
     from lockgate.cli.supervisor import Report, Supervisor
     from lockgate.runtime.metrics.prometheus import check_prometheus
-    from lockgate.runtime.metrics.server import address_of, listen
+    from lockgate.runtime.metrics.server import address_of, host_in, listen
     from lockgate.runtime.restarts import SAME_FAILURES_MAX, SAME_FAILURES_MAX_TO_THE_END, Restarts
 
     lines = write_json() if arguments.log == "json" else None
@@ -178,7 +178,13 @@ def run_job(arguments: argparse.Namespace) -> int:
         listening = None if arguments.metrics is None else listen(arguments.metrics)
         if listening is not None:
             say(f"metrics at {address_of(listening)}/metrics")
-        supervisor = Supervisor([*_this_command(), *words], say=say, restarts=restarts, listening=listening)
+        supervisor = Supervisor(
+            [*_this_command(), *words],
+            say=say,
+            restarts=restarts,
+            listening=listening,
+            called=host_in(arguments.metrics),
+        )
         return supervisor.run()
     report = Report(stop=lambda: os.kill(os.getpid(), signal.SIGTERM), say=say)
     if arguments.metrics is not None and report.listening is None:
@@ -221,6 +227,7 @@ def _jvm_is_there() -> Iterator[None]:
 
 def _drive(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLines | None) -> int:
     from lockgate.runtime.metrics.meter import Meter
+    from lockgate.runtime.metrics.server import host_in
 
     meter = Meter(
         job.name,
@@ -231,7 +238,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonL
     if lines is not None:
         lines.known = lambda: {"job": job.name}
     is_metered = report.listening is not None or arguments.otel
-    with _shown(meter, report, has_otel=arguments.otel):
+    with _shown(meter, report, called=host_in(arguments.metrics), has_otel=arguments.otel):
         try:
             return _run(job, arguments, report, lines, meter if is_metered else None)
         except LockgateError as error:
@@ -240,7 +247,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonL
 
 
 @contextmanager
-def _shown(meter: Meter, report: Report, *, has_otel: bool) -> Iterator[None]:
+def _shown(meter: Meter, report: Report, *, called: str, has_otel: bool) -> Iterator[None]:
     """Show the figures of a run to whoever asked for them, until it ends."""
     from lockgate.runtime.metrics.otel import Exporter
     from lockgate.runtime.metrics.prometheus import page_of
@@ -251,7 +258,7 @@ def _shown(meter: Meter, report: Report, *, has_otel: bool) -> Iterator[None]:
             shown.callback(Exporter(meter.job, meter.figures).stop)
         if report.listening is not None:
             pages = Pages(meter.verdict, page_of(meter.job, meter.figures))
-            shown.callback(Server(report.listening, pages).stop)
+            shown.callback(Server(report.listening, pages, called=called).stop)
         report.greet()
         yield
 

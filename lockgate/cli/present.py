@@ -64,7 +64,7 @@ def run_present(arguments: argparse.Namespace) -> int:
     from lockgate.presenter.gathering import Limits
     from lockgate.presenter.presenter import Places, Presenter
     from lockgate.runtime.metrics.prometheus import check_prometheus, page_of
-    from lockgate.runtime.metrics.server import address_of, listen
+    from lockgate.runtime.metrics.server import address_of, host_in, listen
 
     scores = scores_of(arguments.score, arguments.transactions)
     places = Places(
@@ -103,7 +103,7 @@ def run_present(arguments: argparse.Namespace) -> int:
         metrics=page_of("presenter", presenter.tally.figures, METRICS),
         trouble=presenter.trouble,
     )
-    answering = Answering(listening, desk)
+    answering = Answering(listening, desk, called=host_in(arguments.listen))
 
     def conclude() -> None:
         facts = presenter.tally.facts()

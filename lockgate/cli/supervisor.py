@@ -58,6 +58,7 @@ class Supervisor:
         say: Callable[[str], None],
         restarts: Restarts | None = None,
         listening: socket.socket | None = None,
+        called: str = "",
         start_seconds: float = START_SECONDS,
     ) -> None:
         """Look after the driver that `command` starts; `listening` is where it answers for its health, and its metrics.
@@ -65,10 +66,12 @@ class Supervisor:
         While there is no driver that answers, its supervisor does.
 
         Args:
+            called: the host that was given to listen at.
             start_seconds: how long a driver may take until it knows where it goes on.
         """
         self._start_seconds = start_seconds
         self._command, self._say_aloud, self._listening = [*command], say, listening
+        self._called = called
         self._server: Server | None = None
         self._verdict = Verdict(is_alive=True, is_ready=False, status="starting")
         self._restarts = restarts or Restarts()
@@ -115,7 +118,7 @@ class Supervisor:
     def _answer(self) -> None:
         """Say to orchestrators that the job is looked after: to kill it would not help."""
         if self._listening is not None and self._server is None:
-            self._server = Server(self._listening, Pages(lambda: self._verdict))
+            self._server = Server(self._listening, Pages(lambda: self._verdict), called=self._called)
 
     def _answer_no_more(self) -> None:
         server, self._server = self._server, None

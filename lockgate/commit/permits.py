@@ -5,8 +5,8 @@ at the bytes: two attempts that both wrote to one partition would mix in silence
 the driver for a permit for the partition. It is given once per try, and again only to the same task attempt; a try that
 is over gives none.
 
-Tasks have no other way to ask, so the driver listens on a port of its own. Both sides prove that they know a secret
-which travels with the work (a challenge answered with a keyed digest, both ways), and exchange JSON and never pickles.
+Tasks have no other way to ask, so the driver listens on a port of its own (serving/door.py): both sides prove that they
+know a secret which travels with the work, and exchange JSON and never pickles.
 
     permit   {try, task, attempt, partitions}  -> {refusal, is_clash}   a clash: two tasks, not two attempts of one
     failure  {try, error}                      -> {}                    the first error of a try, before Spark hides it
@@ -21,16 +21,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from typing import Any
 
 from lockgate.errors import EpochFailed
+from lockgate.serving.door import GONE, Address, Door, call
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
 
 _ANSWER_SECONDS = 60.0
+_PAUSES_SECONDS = (0.0, 0.2)  # before another try
 
 
 @dataclass(frozen=True)
@@ -115,67 +116,16 @@ class Permits:
             return 0.0 if self._first_at is None else self._now() - self._first_at
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where the door is, and the secret that opens it; travels to the workers."""
-
-    host: str
-    port: int
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return f"Address({self.host}:{self.port})"
-
-
-class Door:
-    """The driver's listener; lives as long as the run."""
+class PermitDoor(Door):
+    """The driver's side; lives as long as the run."""
 
     def __init__(self, permits: Permits, *, host: str, bind: str) -> None:
         self._permits = permits
-        self._listener = Listener((bind, 0), backlog=64)
-        self._secret = secrets.token_bytes(32)
-        port = self._listener.address[1]
-        assert isinstance(port, int)
-        self.address = Address(host=host, port=port, secret=self._secret)
-        self._connections: set[Any] = set()
-        self._is_closed = False
-        threading.Thread(target=self._accept, name="lockgate-permits", daemon=True).start()
+        super().__init__(self._converse, name="lockgate-permits", host=host, bind=bind)
 
-    def close(self) -> None:
-        """Let nobody in any more."""
-        self._is_closed = True
-        # The listener does not notice that it is closed while it waits; a caller wakes it up.
-        with suppress(OSError, EOFError, AuthenticationError):
-            Client((self.address.host, self.address.port)).close()
-        self._listener.close()
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.close()
-
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                if self._is_closed:
-                    return
-                continue
-            self._connections.add(connection)
-            # Each caller is asked for the secret in a thread of its own: a silent one keeps nobody waiting.
-            threading.Thread(target=self._serve, args=(connection,), name="lockgate-permit", daemon=True).start()
-
-    def _serve(self, connection: Any) -> None:
-        try:
-            deliver_challenge(connection, self._secret)
-            answer_challenge(connection, self._secret)
-            while not self._is_closed:
-                connection.send_bytes(json.dumps(self._answer(json.loads(connection.recv_bytes(1 << 24)))).encode())
-        except (OSError, EOFError, AuthenticationError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            pass  # gone, or not one of ours
-        finally:
-            self._connections.discard(connection)
-            with suppress(OSError):
-                connection.close()
+    def _converse(self, connection: Connection[Any, Any]) -> None:
+        while True:  # until the worker hangs up
+            connection.send_bytes(json.dumps(self._answer(json.loads(connection.recv_bytes(1 << 24)))).encode())
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         name = str(message["try"])
@@ -209,13 +159,16 @@ class Caller:
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
+            # A connection that a task before this one left may be dead. And a driver that has to do with a flood of
+            # strangers may take this caller for one of them.
+            for pause in _PAUSES_SECONDS:
+                try:
+                    return self._exchange(message)
+                except GONE:
+                    time.sleep(pause)
             try:
                 return self._exchange(message)
-            except (OSError, EOFError, AuthenticationError):
-                pass  # a connection that a task before this one left may be dead; a new one tells for sure
-            try:
-                return self._exchange(message)
-            except (OSError, EOFError, AuthenticationError) as error:
+            except GONE as error:
                 raise EpochFailed(
                     f"the driver does not answer at {self._address.host}:{self._address.port}"
                     f" ({type(error).__name__}: {error})",
@@ -227,13 +180,13 @@ class Caller:
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             if self._connection is None:
-                self._connection = Client((self._address.host, self._address.port), authkey=self._address.secret)
+                self._connection = call(self._address, seconds=_ANSWER_SECONDS)
             self._connection.send_bytes(json.dumps(message).encode())
             if not self._connection.poll(_ANSWER_SECONDS):
                 raise EOFError("no answer")
             answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
             return answer
-        except (OSError, EOFError, AuthenticationError):
+        except GONE:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None

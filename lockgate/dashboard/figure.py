@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from decimal import Decimal
-from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 
 from lockgate.errors import Refused
+from lockgate.serving.hosts import Hosts
+from lockgate.serving.http import TEXT, HttpServer, Page
+from lockgate.serving.reception import BACKLOG
 
 HOST = "127.0.0.1"
 POINTS_MAX = 500
@@ -32,7 +34,11 @@ POINTS_MAX = 500
 
 _TURN_SECONDS = 0.2  # a browser is told this often at most
 _BREATH_SECONDS = 10.0  # and in silence so often, so that we notice when it has gone
-_SAFE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+_LAST_WORD_SECONDS = 5.0  # browsers are told the end before the port is closed
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
+    " connect-src 'self'"
+}
 
 
 class Figure:
@@ -78,26 +84,31 @@ class Figure:
     def serve(self, port: int = 0) -> Iterator[Figure]:
         """Show the page, at a free port unless one is named, until the block ends."""
         try:
-            server = ThreadingHTTPServer((HOST, port), partial(_Answer, self))
+            listening = socket.create_server((HOST, port), backlog=BACKLOG)
         except OSError as error:
             raise Refused(
                 f"the page of figure {self.title!r} cannot be shown: {error.strerror}",
                 where=f"{HOST}:{port}",
                 fix="leave the port out: a free one is taken",
             ) from error
-        server.daemon_threads = False  # the last word is said before the end
-        self._port, self._is_over = server.server_port, False
-        thread = threading.Thread(target=server.serve_forever, name="lockgate-figure", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            with self._changed:
-                self._is_over = True
-                self._changed.notify_all()
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with listening:
+            self._port, self._is_over = listening.getsockname()[1], False
+            page = resources.files("lockgate.dashboard").joinpath("figure.html").read_bytes()
+            html = Page(HTTPStatus.OK, "text/html; charset=utf-8", page, _HEADERS)
+            pages = {"/": lambda: html, "/points": self._told}
+            server = HttpServer(
+                listening,
+                lambda request: pages.get(request.path, _missing)(),
+                name="lockgate-figure",
+                hosts=Hosts.of(listening),
+            )
+            try:
+                yield self
+            finally:
+                with self._changed:
+                    self._is_over = True
+                    self._changed.notify_all()
+                server.close(patience_seconds=_LAST_WORD_SECONDS)
 
     def snapshot(self) -> dict[str, Any]:
         """All points, as the page gets them."""
@@ -107,6 +118,23 @@ class Figure:
             }
         return {"title": self.title, **self._columns, "lines": lines}
 
+    def _told(self) -> Page:
+        headers = {**_HEADERS, "Cache-Control": "no-store"}
+        return Page(HTTPStatus.OK, "text/event-stream", headers=headers, rest=self._events())
+
+    def _events(self) -> Iterator[bytes]:
+        """What a browser is told as long as the page is shown: the points as they change, and the end."""
+        told: int | None = -1
+        while told is not None:
+            now = self.wait(told, _BREATH_SECONDS)
+            if now == told:
+                yield b": still here\n\n"
+            else:
+                name = "end" if now is None else "points"
+                yield f"event: {name}\ndata: {json.dumps(self.snapshot())}\n\n".encode()
+            told = now
+            time.sleep(_TURN_SECONDS)
+
     def wait(self, version: int, seconds: float) -> int | None:
         """The version of the points once it is another, or after so many seconds; None when it is over."""
         with self._changed:
@@ -114,48 +142,8 @@ class Figure:
             return None if self._is_over else self._version
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """Answers a browser: the page, then the points as they change."""
-
-    timeout = 2.0  # seconds; a browser that opens a connection and asks for nothing does not hold up the end
-
-    def __init__(self, figure: Figure, *args: Any) -> None:
-        self._figure = figure
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
-        if self.path == "/":
-            page = resources.files("lockgate.dashboard").joinpath("figure.html").read_bytes()
-            self._begin("text/html; charset=utf-8", {"Content-Length": str(len(page))})
-            self.wfile.write(page)
-        elif self.path == "/points":
-            self._begin("text/event-stream", {"Cache-Control": "no-store"})
-            with contextlib.suppress(OSError):  # the browser has gone
-                self._tell()
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND)
-
-    def _begin(self, kind: str, headers: Mapping[str, str]) -> None:
-        self.send_response(HTTPStatus.OK)
-        for name, text in {"Content-Type": kind, "Content-Security-Policy": _SAFE, **headers}.items():
-            self.send_header(name, text)
-        self.end_headers()
-
-    def _tell(self) -> None:
-        told: int | None = -1
-        while told is not None:
-            now = self._figure.wait(told, _BREATH_SECONDS)
-            if now == told:
-                self.wfile.write(b": still here\n\n")
-            else:
-                name = "end" if now is None else "points"
-                self.wfile.write(f"event: {name}\ndata: {json.dumps(self._figure.snapshot())}\n\n".encode())
-            self.wfile.flush()
-            told = now
-            time.sleep(_TURN_SECONDS)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is the example's."""
+def _missing() -> Page:
+    return Page(HTTPStatus.NOT_FOUND, TEXT, b"/\n")
 
 
 def _plain(x: Any) -> Any:

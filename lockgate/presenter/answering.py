@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from lockgate.presenter.answers import Answer
-from lockgate.runtime.metrics.http import PageHandler, SocketServer
+from lockgate.serving.hosts import Hosts
+from lockgate.serving.http import TEXT, HttpServer, Page, Request
 
-_CLIENT_SECONDS = 30.0
 _JSON = "application/json"
 
 
@@ -39,55 +38,47 @@ class Desk:
 
 
 class Answering:
-    """Answers at a socket until it is stopped; closes it then."""
+    """Answers at a socket until it is stopped; closes it then.
 
-    def __init__(self, listening: socket.socket, desk: Desk) -> None:
-        self._server = _Http(listening, desk)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="lockgate-answering", daemon=True)
-        self._thread.start()
+    Args:
+        called: the host that was given to listen at, for the names that a request may call it by.
+    """
+
+    def __init__(self, listening: socket.socket, desk: Desk, *, called: str = "") -> None:
+        self._listening, self._desk = listening, desk
+        self._server = HttpServer(
+            listening,
+            self._answer,
+            name="lockgate-answering",
+            hosts=Hosts.of(listening, called),
+            always=("/health",),
+            keeps=True,
+        )
 
     def stop(self) -> None:
-        """Answer no more."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        """Answer no more; a client that keeps its connection open is not waited for."""
+        self._server.stop()
+        self._listening.close()
 
-
-class _Http(SocketServer):
-    block_on_close = False  # a client that keeps its connection open is not waited for
-
-    def __init__(self, listening: socket.socket, desk: Desk) -> None:
-        super().__init__(listening, _Handler)
-        self.desk = desk
-
-
-class _Handler(PageHandler):
-    server: _Http
-    timeout = _CLIENT_SECONDS
-    protocol_version = "HTTP/1.1"  # many questions, one connection
-    disable_nagle_algorithm = True  # head and body are two writes, and the second would wait for an acknowledgement
-
-    def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
-        path, desk = self.path.partition("?")[0], self.server.desk
+    def _answer(self, request: Request) -> Page:
+        path, desk = request.path, self._desk
         if path.startswith("/transactions/"):
             began = time.monotonic()
             id = unquote(path.removeprefix("/transactions/"))
             answer = desk.ask(id)
-            if answer is None:
-                self.answer(404, _JSON, _text({"id": id, "reason": "not seen, or forgotten: ask the result store"}))
-            else:
-                self.answer(200, _JSON, _text(answer.facts()))
             desk.asked(answer is not None, time.monotonic() - began)
-        elif path == "/figures":
-            self.answer(200, _JSON, _text(desk.facts()))
-        elif path == "/metrics":
-            self.answer(200, *desk.metrics(self.headers.get("Accept") or ""))
-        elif path == "/health":
+            if answer is None:
+                return Page(404, _JSON, _text({"id": id, "reason": "not seen, or forgotten: ask the result store"}))
+            return Page(200, _JSON, _text(answer.facts()))
+        if path == "/figures":
+            return Page(200, _JSON, _text(desk.facts()))
+        if path == "/metrics":
+            return Page(200, *desk.metrics(request.headers.get("Accept") or ""))
+        if path == "/health":
             trouble = desk.trouble()
             facts = {"status": "working"} if trouble is None else {"status": "not reading", "reason": trouble}
-            self.answer(200 if trouble is None else 503, _JSON, _text(facts))
-        else:
-            self.answer(404, "text/plain; charset=utf-8", b"/transactions/ID, /figures, /metrics, /health\n")
+            return Page(200 if trouble is None else 503, _JSON, _text(facts))
+        return Page(404, TEXT, b"/transactions/ID, /figures, /metrics, /health\n")
 
 
 def _text(facts: dict[str, Any]) -> bytes:

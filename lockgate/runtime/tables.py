@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import EpochFailed, LockgateError, Refused
 from lockgate.escaping import escape
@@ -27,6 +26,7 @@ from lockgate.planner.logical import Node
 from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.snapshots import Snapshot, SnapshotLog
 from lockgate.runtime.tablereading import read_snapshot
+from lockgate.serving.door import Address
 from lockgate.spark.door import hosts_of_driver
 from lockgate.spark.tabledoor import TableDoor
 from lockgate.spark.tables import SNAPSHOTS

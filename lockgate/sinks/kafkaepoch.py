@@ -23,7 +23,7 @@ from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
 from lockgate.commit.ledger import Entry, new_life
-from lockgate.commit.permits import Door, Permits, Place
+from lockgate.commit.permits import PermitDoor, Permits, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken, LedgerMismatch, LockgateError, TopicGone
 from lockgate.failures import TRIED, find_error
@@ -109,7 +109,7 @@ class KafkaEpochs:
         self._permits = Permits()
         conf = spark.sparkContext.getConf()
         host = conf.get("spark.driver.host") or "127.0.0.1"
-        self._door = Door(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
+        self._door = PermitDoor(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
         self._followers = followers or Followers(job, {})
         self._coordinator = Coordinator(
             job,

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockgate.commit.permits import Address, Caller, Place
+from lockgate.commit.permits import Caller, Place
 from lockgate.errors import EpochFailed, Failed, LockgateError, TimeRefused
 from lockgate.failures import Carried, carry
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.topics import OutputTopic
 from lockgate.kafka.wire import Producer
+from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
 
 if TYPE_CHECKING:

@@ -9,17 +9,21 @@ the second sink that says otherwise is refused.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from lockgate.errors import BadJob, BadMachine, Failed
+from lockgate.serving.hosts import Hosts
+from lockgate.serving.http import TEXT, HttpServer, Page, Request
+from lockgate.serving.reception import BACKLOG
 
 Labels = tuple[str, ...]
 """The values of a metric's labels, in the order of their names: a label set."""
@@ -61,15 +65,23 @@ class Endpoint(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         except OSError as error:
             raise BadMachine(
                 f"Prometheus cannot be served at {host}:{port}: {error.strerror}",
                 where=where,
                 fix="end what listens there, or choose another port; port=0 takes one that is free",
             ) from error
+        pages = make_wsgi_app(registry)
+        self._server = HttpServer(
+            self._listening,
+            lambda request: _page(pages, request),
+            name="lockgate-monitor",
+            hosts=Hosts.of(self._listening, host),
+        )
         shown = f"[{host}]" if ":" in host else host
-        self.address = f"http://{shown}:{self._server.server_port}/metrics"
+        self.address = f"http://{shown}:{self._listening.getsockname()[1]}/metrics"
 
     def collect(self) -> Iterator[Family]:
         """What a scrape gets."""
@@ -121,9 +133,31 @@ class Endpoint(Collector):
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
+        self._listening.close()
+
+
+def _page(pages: Callable[..., Iterable[bytes]], request: Request) -> Page:
+    """What the client library answers; it also knows names to select, and compression."""
+    told: list[tuple[str, dict[str, str]]] = []
+
+    def start(status: str, headers: list[tuple[str, str]]) -> None:
+        told.append((status, dict(headers)))
+
+    content = b"".join(
+        pages(
+            {
+                "REQUEST_METHOD": "GET",
+                "PATH_INFO": request.path,
+                "QUERY_STRING": request.query,
+                "HTTP_ACCEPT": request.headers.get("Accept") or "",
+                "HTTP_ACCEPT_ENCODING": request.headers.get("Accept-Encoding") or "",
+            },
+            start,
+        )
+    )
+    status, headers = told[0]
+    return Page(int(status.split()[0]), headers.pop("Content-Type", TEXT), content, headers)
 
 
 _open: dict[tuple[str, int], Endpoint] = {}

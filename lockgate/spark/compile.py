@@ -20,7 +20,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.deadletters import LETTER
 from lockgate.dataflow.duration import as_spark_text
@@ -78,6 +77,7 @@ from lockgate.planner.passes import (
 )
 from lockgate.planner.physical import has_state, is_exact
 from lockgate.planner.plan import Plan
+from lockgate.serving.door import Address
 from lockgate.sinks.kafka import KafkaSink
 from lockgate.sources.rejects import JSON_OPTIONS, Guard, Rejects, original
 from lockgate.sources.returned import parse_returned, read_returned

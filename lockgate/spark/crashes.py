@@ -26,10 +26,10 @@ from hashlib import sha256
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from lockgate.commit.permits import Address
 from lockgate.escaping import escape
 from lockgate.failures import TRIED
-from lockgate.spark.door import GONE, Door, call, hosts_of_driver
+from lockgate.serving.door import GONE, Address, Door, call
+from lockgate.spark.door import hosts_of_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -112,7 +112,8 @@ class CrashDesk:
         return "; ".join(f"{times}x with {in_hand}" for in_hand, times in counted) or None
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more; a connection that ends with the door is not one of a worker that died."""
+        self.end()
         self._door.close()
 
     def _serve(self, connection: Connection[Any, Any]) -> None:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.fanout import MARKS
 from lockgate.dataflow.schema import quote
 from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally, told_unfit
+from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
 from lockgate.spark.crashes import InHand, Watch, watched
 from lockgate.spark.functions import Unfit, fields_of, original_of, put_aside, read_rows, seen_as

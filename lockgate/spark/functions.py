@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
 from lockgate.operators.deadline import TimedOut, deadline
+from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
 from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.crashes import InHand, Watch, watched

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.dataflow.schema import quote
 from lockgate.errors import InvariantBroken, LockgateError, Refused
@@ -40,6 +39,7 @@ from lockgate.operators.pages import Pages
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
 from lockgate.operators.states import states_of
+from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
 from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.crashes import InHand, watched

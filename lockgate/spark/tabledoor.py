@@ -1,7 +1,7 @@
 """How a snapshot of a table gets from the driver to the workers: each process asks for it once.
 
 Workers have no client for the checkpoint's file system, and Spark's own broadcast cannot be changed once a query runs.
-So they ask at a door of the driver's (door.py); the question is JSON, the answer the bytes of a file.
+So they ask at a door of the driver's (serving/door.py); the question is JSON, the answer the bytes of a file.
 
     {table, snapshot}  ->  the snapshot as Parquet; nothing where it is not that of the epoch in hand
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from typing import Any
 
-from lockgate.commit.permits import Address
 from lockgate.errors import EpochFailed
-from lockgate.spark.door import GONE, Door
+from lockgate.serving.door import GONE, Address, Door, call
 
 _ANSWER_SECONDS = 60.0
 _QUESTION_BYTES_MAX = 1 << 16
@@ -35,7 +34,7 @@ class TableDoor(Door):
 def fetch(address: Address, table: str, snapshot: str) -> bytes:
     """A snapshot, asked of the driver by a worker."""
     try:
-        with Client((address.host, address.port), authkey=address.secret) as connection:
+        with call(address, seconds=_ANSWER_SECONDS) as connection:
             connection.send_bytes(json.dumps({"table": table, "snapshot": snapshot}).encode())
             if not connection.poll(_ANSWER_SECONDS):
                 raise EOFError("no answer")

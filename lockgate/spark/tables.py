@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockgate.commit.permits import Address
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.dataflow.schema import quote
 from lockgate.dataflow.table import TableRows
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken
 from lockgate.failures import Carried
+from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
 from lockgate.spark.tabledoor import fetch
 

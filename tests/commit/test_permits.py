@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
-from lockgate.commit.permits import Address, Caller, Door, Permits, Refusal
+from lockgate.commit.permits import Caller, PermitDoor, Permits, Refusal
 from lockgate.errors import EpochFailed
+from lockgate.serving.door import HELLO, Address, call
 from support.waiting import wait_for
 
 A, B, C = ("out", 0), ("out", 1), ("other", 0)
@@ -27,14 +28,14 @@ def permits() -> Permits:
 
 
 @pytest.fixture
-def door(permits: Permits) -> Iterator[Door]:
-    door = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+def door(permits: Permits) -> Iterator[PermitDoor]:
+    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     yield door
     door.close()
 
 
 @pytest.fixture
-def caller(door: Door) -> Iterator[Caller]:
+def caller(door: PermitDoor) -> Iterator[Caller]:
     caller = Caller(door.address)
     yield caller
     hang_up(caller)
@@ -165,7 +166,7 @@ def test_a_failure_is_told_through_the_door(permits: Permits, caller: Caller) ->
     assert permits.failure.startswith("first: naïve ∑\n")
 
 
-def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits, door: Door) -> None:
+def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits, door: PermitDoor) -> None:
     name = permits.open()
     places = [("out", number) for number in range(8)]
 
@@ -181,14 +182,14 @@ def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits
     assert permits.granted == {place: task for task, one in enumerate(got) for place in places if place[1] in one}
 
 
-def test_a_connection_serves_many_calls(permits: Permits, door: Door, caller: Caller) -> None:
+def test_a_connection_serves_many_calls(permits: Permits, door: PermitDoor, caller: Caller) -> None:
     name = permits.open()
     caller.ask(name, task=0, attempt=10, places=[A])
     first = caller._connection
     for _ in range(50):
         caller.ask(name, task=0, attempt=10, places=[A])
     assert caller._connection is first
-    assert len(door._connections) == 1
+    assert door._reception.count == 1
 
 
 def test_a_connection_that_broke_is_made_again_without_a_word(permits: Permits, caller: Caller) -> None:
@@ -204,7 +205,7 @@ def test_a_connection_that_broke_is_made_again_without_a_word(permits: Permits, 
 
 
 def test_a_door_that_is_gone_is_told_with_its_address_and_the_likely_causes(permits: Permits) -> None:
-    door = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     caller = Caller(door.address)
     name = permits.open()
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
@@ -218,12 +219,12 @@ def test_a_door_that_is_gone_is_told_with_its_address_and_the_likely_causes(perm
 
 
 def test_a_door_that_came_back_at_its_address_is_found_again(permits: Permits) -> None:
-    door = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     caller = Caller(door.address)
     name = permits.open()
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
     door.close()
-    again = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+    again = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     caller._address = Address("127.0.0.1", again.address.port, again.address.secret)
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
     hang_up(caller)
@@ -232,7 +233,7 @@ def test_a_door_that_came_back_at_its_address_is_found_again(permits: Permits) -
 
 def test_closing_the_door_ends_its_thread(permits: Permits) -> None:
     before = set(threading.enumerate())
-    door = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     mine = [thread for thread in threading.enumerate() if thread not in before]
     assert mine
     door.close()
@@ -242,7 +243,7 @@ def test_closing_the_door_ends_its_thread(permits: Permits) -> None:
 # ---- strangers
 
 
-def test_a_caller_without_the_secret_gets_nothing(permits: Permits, door: Door) -> None:
+def test_a_caller_without_the_secret_gets_nothing(permits: Permits, door: PermitDoor) -> None:
     name = permits.open()
     stranger = Caller(Address(door.address.host, door.address.port, b"guess"))
     with pytest.raises(EpochFailed, match="AuthenticationError"):
@@ -250,10 +251,13 @@ def test_a_caller_without_the_secret_gets_nothing(permits: Permits, door: Door) 
     assert permits.granted == {}
 
 
-def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, door: Door) -> None:
+def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, door: PermitDoor) -> None:
     name = permits.open()
     message = {"kind": "permit", "try": name, "task": 0, "attempt": 10, "partitions": [A]}
-    with Client((door.address.host, door.address.port)) as connection:
+    with socket.create_connection((door.address.host, door.address.port)) as stranger:
+        stranger.sendall(HELLO)
+        connection: Connection[Any, Any] = Connection(stranger.detach())
+    with connection:
         assert connection.recv_bytes().startswith(b"#CHALLENGE#")
         connection.send_bytes(json.dumps(message).encode())
         assert list(heard(connection)) in ([], [b"#FAILURE#"])
@@ -261,16 +265,16 @@ def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, door: 
 
 
 def test_the_driver_proves_that_it_knows_the_secret_too(permits: Permits) -> None:
-    door = Door(permits, host="127.0.0.1", bind="127.0.0.1")
+    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
     door._secret = b"another"  # a stranger that listens where the driver was
     try:
         with pytest.raises(AuthenticationError):
-            Client((door.address.host, door.address.port), authkey=door.address.secret)
+            call(door.address, seconds=60)
     finally:
         door.close()
 
 
-def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: Door, caller: Caller) -> None:
+def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: PermitDoor, caller: Caller) -> None:
     strangers = [socket.create_connection((door.address.host, door.address.port)) for _ in range(20)]
     name = permits.open()
     begun = time.monotonic()
@@ -280,6 +284,7 @@ def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: Door, ca
         stranger.close()
 
 
+@pytest.mark.parametrize("before", [b"", HELLO], ids=["", "after a hello"])
 @pytest.mark.parametrize(
     "noise",
     [
@@ -293,10 +298,10 @@ def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: Door, ca
     ids=["http", "zeros", "ones", "two gigabytes announced", "a false answer", "a pickle"],
 )
 def test_noise_before_the_secret_does_not_kill_the_door(
-    noise: bytes, permits: Permits, door: Door, caller: Caller
+    noise: bytes, before: bytes, permits: Permits, door: PermitDoor, caller: Caller
 ) -> None:
     with socket.create_connection((door.address.host, door.address.port)) as stranger:
-        stranger.sendall(noise)
+        stranger.sendall(before + noise)
         stranger.settimeout(10)
         heard = b""
         try:
@@ -343,10 +348,10 @@ def test_noise_before_the_secret_does_not_kill_the_door(
     ],
 )
 def test_garbage_from_one_who_knows_the_secret_ends_only_his_own_line(
-    message: bytes, permits: Permits, door: Door, caller: Caller
+    message: bytes, permits: Permits, door: PermitDoor, caller: Caller
 ) -> None:
     name = permits.open()
-    with Client((door.address.host, door.address.port), authkey=door.address.secret) as connection:
+    with call(door.address, seconds=60) as connection:
         with suppress(OSError):
             connection.send_bytes(message)
         assert list(heard(connection)) == []
@@ -354,7 +359,7 @@ def test_garbage_from_one_who_knows_the_secret_ends_only_his_own_line(
     assert permits.granted == {A: 10}
 
 
-def test_the_secret_is_not_shown_and_travels_with_the_work(door: Door) -> None:
+def test_the_secret_is_not_shown_and_travels_with_the_work(door: PermitDoor) -> None:
     assert repr(door.address) == f"Address(127.0.0.1:{door.address.port})"
     assert pickle.loads(pickle.dumps(door.address)) == door.address
     assert len(door.address.secret) == 32

@@ -46,6 +46,16 @@ def test_the_manifest_refers_to_nothing_that_is_not_in_it(objects: dict[str, Any
     assert spec["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
 
 
+def test_only_the_port_of_the_metrics_is_open_to_others(objects: dict[str, Any]) -> None:
+    policy, deployment = objects["NetworkPolicy"]["spec"], objects["Deployment"]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    assert [one["port"] for one in rule["ports"]] == [one["name"] for one in container["ports"]] == ["metrics"]
+    assert all(one for one in rule["from"]), "an empty selector lets everybody in"
+
+
 def test_there_is_never_a_second_driver_and_time_to_stop(objects: dict[str, Any]) -> None:
     spec = objects["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from lockgate import FileTable, Guarantee, Job, MemorySink, MemorySource, Stream, Table, stream, table, windows
-from lockgate.commit.permits import Address
 from lockgate.errors import BadJob, EpochFailed, Failed, Refused
+from lockgate.serving.door import Address
 from lockgate.spark import tables as looked_up
 from lockgate.spark.tabledoor import TableDoor, fetch
 from lockgate.spark.tables import Lookup

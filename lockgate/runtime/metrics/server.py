@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from lockgate.errors import BadMachine, Refused
 from lockgate.runtime.metrics.health import Verdict
-from lockgate.runtime.metrics.http import PageHandler, SocketServer
+from lockgate.serving.hosts import Hosts
+from lockgate.serving.http import TEXT, HttpServer, Page, Request
+from lockgate.serving.reception import BACKLOG
 
-_BACKLOG = 64
-_CLIENT_SECONDS = 10.0
+_JSON = "application/json"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def listen(place: str, option: str = "--metrics") -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen(_BACKLOG)
+            listening.listen(BACKLOG)
         except OSError:
             listening.close()
             raise
@@ -66,49 +65,42 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Server:
-    """Answers at a socket, until it is stopped; the socket stays open."""
+def host_in(place: str | None) -> str:
+    """The host of [HOST:]PORT; empty where none is given."""
+    return (place or "").rpartition(":")[0]
 
-    def __init__(self, listening: socket.socket, pages: Pages) -> None:
-        # Another process may take a connection that both have seen coming.
-        listening.setblocking(False)
-        self._server = _Http(listening, pages)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="lockgate-metrics", daemon=True)
-        self._thread.start()
+
+class Server:
+    """Answers at a socket, until it is stopped; the socket stays open.
+
+    Args:
+        called: the host that was given to listen at, for the names that a request may call it by.
+    """
+
+    def __init__(self, listening: socket.socket, pages: Pages, *, called: str = "") -> None:
+        self._pages = pages
+        self._server = HttpServer(
+            listening,
+            self._answer,
+            name="lockgate-metrics",
+            hosts=Hosts.of(listening, called),
+            always=("/health", "/ready"),
+        )
 
     def stop(self) -> None:
         """Answer no more."""
-        self._server.shutdown()
-        self._thread.join()
+        self._server.stop()
 
-
-class _Http(SocketServer):
-    def __init__(self, listening: socket.socket, pages: Pages) -> None:
-        super().__init__(listening, _Handler)
-        self.pages = pages
-
-    def get_request(self) -> tuple[Any, Any]:
-        connection, client = super().get_request()
-        connection.setblocking(True)  # some systems hand on what the listening socket is
-        return connection, client
-
-
-class _Handler(PageHandler):
-    server: _Http
-    timeout = _CLIENT_SECONDS
-
-    def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
-        path, pages = self.path.partition("?")[0], self.server.pages
-        if path in ("/health", "/ready"):
-            verdict = pages.verdict()
-            is_well = verdict.is_alive if path == "/health" else verdict.is_alive and verdict.is_ready
-            self.answer(200 if is_well else 503, "application/json", _as_json(verdict))
-        elif path == "/metrics" and pages.metrics is not None:
-            self.answer(200, *pages.metrics(self.headers.get("Accept") or ""))
-        elif path == "/metrics":
-            self.answer(503, "application/json", _as_json(pages.verdict()))
-        else:
-            self.answer(404, "text/plain; charset=utf-8", b"/metrics, /health, /ready\n")
+    def _answer(self, request: Request) -> Page:
+        if request.path in ("/health", "/ready"):
+            verdict = self._pages.verdict()
+            is_well = verdict.is_alive and (verdict.is_ready or request.path == "/health")
+            return Page(200 if is_well else 503, _JSON, _as_json(verdict))
+        if request.path == "/metrics" and self._pages.metrics is not None:
+            return Page(200, *self._pages.metrics(request.headers.get("Accept") or ""))
+        if request.path == "/metrics":
+            return Page(503, _JSON, _as_json(self._pages.verdict()))
+        return Page(404, TEXT, b"/metrics, /health, /ready\n")
 
 
 def _as_json(verdict: Verdict) -> bytes:

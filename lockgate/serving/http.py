@@ -1,0 +1,179 @@
+"""The HTTP server that all our pages share: those of a job, of its sinks, of a presenter, and of a figure.
+
+    a connection          is a stranger's: reception.py limits how many there are, and how long each may take to ask
+    a request             GET, with a head of at most 16 KiB, by one of the server's own names (hosts.py)
+    an answer             has a deadline too, for a client that does not read. Only so many are under way at a time; a
+                          request beyond that gets 503, except for the pages that must always answer: those of health
+
+So neither silent clients, nor slow ones, nor those that ask without an end keep a probe from its answer.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from lockgate.serving.hosts import Hosts
+from lockgate.serving.reception import Reception, Visit, strangers_max
+
+TEXT = "text/plain; charset=utf-8"
+
+_ASK_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+_WRITE_SECONDS = 10.0
+_HEAD_BYTES_MAX = 16 * 1024
+_BUFFER_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for."""
+
+    path: str
+    query: str
+    headers: Message
+
+
+@dataclass(frozen=True)
+class Page:
+    """What it gets; `rest` are pieces that follow when there are any, until the connection ends."""
+
+    status: int
+    kind: str
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    rest: Iterator[bytes] | None = None
+
+
+class HttpServer:
+    """Answers at a socket that is open already, from its making until it is stopped.
+
+    Args:
+        answer: the page for a request.
+        hosts: the names by which it may be called.
+        always: the paths that are answered however much is under way; their pages cost next to nothing.
+        keeps: whether a client may ask again on the same connection.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        answer: Callable[[Request], Page],
+        *,
+        name: str,
+        hosts: Hosts,
+        always: Collection[str] = (),
+        keeps: bool = False,
+    ) -> None:
+        self.answer, self.hosts, self.always = answer, hosts, frozenset(always)
+        self.slots = threading.BoundedSemaphore(strangers_max() * 3 // 4)
+        self._handler = _KeepingHandler if keeps else _Handler
+        self._reception = Reception(listening, is_whole=_is_whole, serve=self._serve, name=name, seconds=_ASK_SECONDS)
+
+    def stop(self) -> None:
+        """Take no more connections; the socket stays open, and what is under way is answered."""
+        self._reception.stop()
+
+    def close(self, *, patience_seconds: float) -> None:
+        """Take no more connections, and end those that are there; answers under way may take so long."""
+        self._reception.close(patience_seconds=patience_seconds)
+
+    def _serve(self, visit: Visit) -> bool:
+        if len(visit.said) > _HEAD_BYTES_MAX:
+            visit.line.sendall(b"HTTP/1.0 431 Request Header Fields Too Large\r\n\r\n")
+            return False
+        visit.limit(_ANSWER_SECONDS)
+        return self._handler(visit, self).goes_on
+
+
+def _is_whole(said: bytes) -> bool:
+    return b"\r\n\r\n" in said or b"\n\n" in said or len(said) > _HEAD_BYTES_MAX
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    def __init__(self, visit: Visit, pages: HttpServer) -> None:
+        self._visit, self._pages = visit, pages
+        self.goes_on = False
+        super().__init__(visit.line, visit.line.getpeername(), None)  # type: ignore[arg-type]
+
+    def setup(self) -> None:
+        """Read from what the client has said, and write to it; head and body in one piece."""
+        self.connection = self._visit.line
+        self.connection.settimeout(_WRITE_SECONDS)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.rfile = io.BytesIO(self._visit.said)
+        self.wfile = self.connection.makefile("wb", _BUFFER_BYTES)
+
+    def handle(self) -> None:
+        """Answer the request; what the client has said after it stays for the next one."""
+        self.close_connection = True
+        self.handle_one_request()
+        self._visit.said = self.rfile.read()
+        self.goes_on = not self.close_connection
+
+    def do_GET(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # a body is not read, and is no request
+        path, _, query = self.path.partition("?")
+        named = self.headers.get_all("Host") or []
+        if len(named) > 1 or (not named and self.request_version != "HTTP/1.0"):
+            self._send(Page(400, TEXT, b"a request names one Host\n"))
+        elif named and not self._pages.hosts.admits(named[0]):
+            self._send(Page(421, TEXT, self._pages.hosts.refusal(named[0]).encode()))
+        elif path in self._pages.always:
+            self._send(self._page(path, query))
+        elif self._pages.slots.acquire(blocking=False):
+            try:
+                self._send(self._page(path, query))
+            finally:
+                self._pages.slots.release()
+        else:
+            self._send(Page(503, TEXT, b"too many requests are under way\n", {"Retry-After": "1"}))
+
+    def _page(self, path: str, query: str) -> Page:
+        try:
+            return self._pages.answer(Request(path, query, self.headers))
+        except Exception:
+            log.exception("%s could not be answered", path)
+            return Page(500, TEXT, b"the page could not be made; the log of the server says why\n")
+
+    def _send(self, page: Page) -> None:
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.kind)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, text in page.headers.items():
+            self.send_header(name, text)
+        if page.rest is None:
+            self.send_header("Content-Length", str(len(page.content)))
+        else:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(page.content)
+        if page.rest is not None:
+            self.close_connection = True
+            self._visit.limit(None)  # it has no end; but each piece is taken in time
+            for piece in page.rest:
+                self.wfile.write(piece)
+                self.wfile.flush()
+
+    def version_string(self) -> str:
+        """Say as little as possible."""
+        return "lockgate"
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing: a question every few seconds is no news."""
+
+
+class _KeepingHandler(_Handler):
+    protocol_version = "HTTP/1.1"

@@ -1,0 +1,329 @@
+"""Take connections at a socket so that strangers cannot use up the process.
+
+Whoever connects has proven nothing yet. The law: strangers hold a limited number of files and threads, for a limited
+time, and the next one to connect always finds room.
+
+    asking    it has not said all it has to (a request, or the beginning of a handshake). It costs a file and no thread:
+              one thread reads all of these. It has a deadline, however slowly it sends, and when room is needed, the
+              oldest is dropped
+    served    it has said all, and a thread of its own serves it. It has a deadline too. The server limits how many
+              these are (http.py), so that there is always an asking one to drop
+    known     it has proven that it knows the secret (door.py): it does not count, and has no deadline
+
+A connection that is new has a moment in which it is not dropped: enough for a client that speaks at once. So a flood
+waits in the system's queue, and does not push out those who would have been served.
+
+When the process has no file left, one that is kept in reserve is given up for the next connection, and after that the
+oldest one that asks; where there is none, the thread pauses. It never spins, and it never ends because of that.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+BACKLOG = 1024
+"""Connections that wait in the system's queue. A client that finds the queue full tries again only after a second."""
+
+_MOMENT_SECONDS = 0.005
+_PAUSE_SECONDS = 0.02
+_LOOK_SECONDS = 1.0  # a deadline is kept as exactly as this
+_AT_ONCE = 32  # so many connections are taken before those that are there are looked at again
+_READ_BYTES = 16 * 1024
+_FILES = threading.RLock()
+"""Held while a server gives up one file for another: a second server of this process must not take it meanwhile."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = logging.getLogger(__name__)
+
+
+def strangers_max() -> int:
+    """How many strangers a server holds at once: an eighth of the files that the process may open, at most 256."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 256 if soft == resource.RLIM_INFINITY else max(16, min(256, soft // 8))
+
+
+class Visit:
+    """A connection, from its acceptance to its end."""
+
+    def __init__(self, reception: Reception, line: socket.socket) -> None:
+        self.line = line
+        self.said = b""  # so far
+        self.since = self.deadline = 0.0
+        self._reception = reception
+        self._file = line.fileno()  # whoever serves may detach it from the socket
+
+    def limit(self, seconds: float | None) -> None:
+        """End it if it is still there after so long; None: never."""
+        self.since = time.monotonic()
+        self.deadline = float("inf") if seconds is None else self.since + seconds
+
+    def know(self) -> None:
+        """It has proven that it knows the secret: it is no stranger any more."""
+        self.limit(None)
+        self._reception.know(self)
+
+    def leave(self) -> None:
+        """Call this before the file is closed: its number may be another connection's after that."""
+        self._reception.forget(self)
+
+    def hang_up(self) -> None:
+        """Have the thread that serves it find the end of the stream. Call it under the reception's lock."""
+        line = socket.socket(fileno=self._file)
+        try:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        finally:
+            line.detach()
+
+
+class Reception:
+    """Takes the connections of a socket, and has those served that have said all.
+
+    Args:
+        is_whole: whether a connection that has said this has said all. It must be so when it is too much.
+        serve: serves a connection, in a thread of its own. True where it may go on to say more, after `visit.said`.
+        seconds: how long a connection has to say all.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        is_whole: Callable[[bytes], bool],
+        serve: Callable[[Visit], bool],
+        name: str,
+        seconds: float,
+    ) -> None:
+        # Another process may share the socket, and take a connection that both have seen coming.
+        listening.setblocking(False)
+        self._listening, self._name, self._seconds = listening, name, seconds
+        self._is_whole, self._serve = is_whole, serve
+        self._most = strangers_max()
+        self._asking: dict[int, Visit] = {}  # by file, the oldest first; only the thread that accepts touches it
+        self._poll = select.poll()  # takes files of any number, and none for itself
+        self._lock = threading.Condition()
+        self._strangers: set[Visit] = set()  # that are served
+        self._known: set[Visit] = set()
+        self._returning: list[Visit] = []  # have been served, and go on
+        self._is_stopping = self._is_closing = self._is_over = False
+        self._has_stopped = threading.Event()
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def count(self) -> int:
+        """The connections that are open."""
+        with self._lock:
+            return len(self._asking) + len(self._strangers) + len(self._known) + len(self._returning)
+
+    def stop(self) -> None:
+        """Take no more connections; those that are there go on to their own end. The socket stays open."""
+        self._is_stopping = True
+        self._call()
+        self._has_stopped.wait()
+
+    def close(self, *, patience_seconds: float = 0.0) -> None:
+        """Take no more connections, and end those that are there; those that are served may take so long."""
+        self._is_closing = True
+        self.stop()
+        with self._lock:
+            self._lock.wait_for(lambda: not self._strangers | self._known, timeout=patience_seconds)
+            for visit in self._strangers | self._known:
+                visit.hang_up()
+
+    def know(self, visit: Visit) -> None:
+        """A connection that is served has proven who it is."""
+        with self._lock:
+            self._strangers.discard(visit)
+            self._known.add(visit)
+
+    def forget(self, visit: Visit) -> None:
+        """The connection is about to be closed by whoever serves it."""
+        with self._lock:
+            self._strangers.discard(visit)
+            self._known.discard(visit)
+
+    def _call(self) -> None:
+        """Have the thread that accepts look around."""
+        with suppress(OSError):  # it has been called already; or it has ended
+            self._wake.send(b"x")
+
+    # -- the thread that accepts, and reads what strangers say ---------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._receive()
+        finally:
+            self._has_stopped.set()
+            self._wake.close()
+            self._woken.close()
+            with _FILES:
+                self._is_over = True
+                if self._spare is not None:
+                    os.close(self._spare)
+
+    def _receive(self) -> None:
+        door, woken = self._listening.fileno(), self._woken.fileno()
+        self._poll.register(woken, select.POLLIN)
+        self._poll.register(door, select.POLLIN)
+        is_listening = True
+        while is_listening or self.count:
+            if is_listening and self._is_stopping:
+                self._poll.unregister(door)
+                is_listening = False
+                self._has_stopped.set()
+                continue
+            self._look_around()
+            found = [file for file, _ in self._poll.poll(_LOOK_SECONDS * 1000 if self.count else None)]
+            for file in found:
+                if file == woken:
+                    self._woken.recv(4096)
+                elif file in self._asking:
+                    self._listen_to(self._asking[file])
+            if door in found and not self._is_stopping:
+                for _ in range(_AT_ONCE):
+                    if not self._take():
+                        break
+
+    def _look_around(self) -> None:
+        """Take back those that go on, and end those whose time is over."""
+        with self._lock:
+            returning, self._returning = self._returning, []
+        for visit in returning:
+            self._welcome(visit)
+        now = time.monotonic()
+        for visit in [*self._asking.values()]:
+            if self._is_closing or visit.deadline < now:
+                self._drop(visit)
+        with self._lock:
+            for visit in self._strangers:
+                if visit.deadline < now:
+                    visit.hang_up()
+
+    def _take(self) -> bool:
+        """Take a connection; False where there is none, or no room."""
+        if len(self._asking) + len(self._strangers) >= self._most and not self._drop_oldest():
+            return False
+        with _FILES:
+            try:
+                try:
+                    line, _ = self._listening.accept()
+                except OSError as error:
+                    if error.errno not in _NO_ROOM:
+                        raise
+                    self._make_room()
+                    line, _ = self._listening.accept()
+            except OSError:  # its client is gone already, or another process has taken it; or there is still no room
+                return False
+        line.setblocking(False)
+        self._welcome(Visit(self, line))
+        return True
+
+    def _make_room(self) -> None:
+        """Give up a file for the next connection, or pause."""
+        if self._spare is None:
+            self._drop_oldest()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _drop_oldest(self) -> bool:
+        """Make room; False, after a pause, where nobody is left to drop."""
+        for visit in [*self._asking.values()]:
+            time.sleep(max(0.0, visit.since + _MOMENT_SECONDS - time.monotonic()))
+            self._listen_to(visit)
+            if visit.line.fileno() in self._asking:
+                self._drop(visit)
+                return True
+        time.sleep(_PAUSE_SECONDS)
+        return False
+
+    def _welcome(self, visit: Visit) -> None:
+        visit.limit(self._seconds)
+        self._asking[visit.line.fileno()] = visit
+        self._poll.register(visit.line, select.POLLIN)
+        if self._is_whole(visit.said):
+            self._begin(visit)
+        else:
+            self._listen_to(visit)
+
+    def _listen_to(self, visit: Visit) -> None:
+        """Read what there is."""
+        try:
+            heard = visit.line.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        visit.said += heard
+        if not heard:
+            self._drop(visit)
+        elif self._is_whole(visit.said):
+            self._begin(visit)
+
+    def _drop(self, visit: Visit) -> None:
+        self._let_go(visit)
+        self._close(visit)
+
+    def _close(self, visit: Visit) -> None:
+        with _FILES:
+            visit.line.close()
+            if self._spare is None and not self._is_over:
+                with suppress(OSError):
+                    self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _let_go(self, visit: Visit) -> None:
+        self._poll.unregister(visit.line)
+        del self._asking[visit.line.fileno()]
+
+    def _begin(self, visit: Visit) -> None:
+        """Have it served."""
+        self._let_go(visit)
+        visit.limit(self._seconds)
+        with self._lock:
+            self._strangers.add(visit)
+        try:
+            threading.Thread(target=self._host, args=(visit,), name=f"{self._name}-visit", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._end(visit)
+
+    # -- the thread of a connection ------------------------------------------------------------------------------------
+
+    def _host(self, visit: Visit) -> None:
+        try:
+            visit.line.setblocking(True)
+            goes_on = self._serve(visit)
+            if goes_on:
+                visit.line.setblocking(False)
+        except (OSError, EOFError):  # gone, or dropped
+            goes_on = False
+        except Exception:
+            log.exception("%s: a connection could not be served", self._name)
+            goes_on = False
+        if not goes_on:
+            self._end(visit)
+            return
+        with self._lock:
+            self._strangers.discard(visit)
+            self._returning.append(visit)
+        self._call()
+
+    def _end(self, visit: Visit) -> None:
+        self.forget(visit)
+        with suppress(OSError):
+            visit.line.shutdown(socket.SHUT_WR)  # what was written still arrives
+        self._close(visit)
+        with self._lock:
+            self._lock.notify_all()
+        self._call()
