@@ -13,6 +13,7 @@ ORDER = (
     "secrets",
     "untrusted",
     "signing",
+    "private",
     "surprises",
     "stopping",
     "failures",

@@ -22,6 +22,7 @@ from lockgate.cli.logs import FORMS, say_json, write_json
 from lockgate.errors import CheckpointDamaged, Failed, LockgateError, Refused
 from lockgate.escaping import escape
 from lockgate.guarantees import Guarantee
+from lockgate.private import make_private
 
 if TYPE_CHECKING:
     from lockgate.cli.logs import JsonLines
@@ -350,7 +351,7 @@ def _has_past(place: str, note: Path) -> bool:
 def _note_past(place: str, note: Path) -> None:
     """Note that a job has got through an epoch with this checkpoint."""
     with suppress(OSError):  # then an outage at the next start is told to a person
-        note.parent.mkdir(parents=True, exist_ok=True)
+        make_private(note.parent)
         note.write_text(place)
 
 

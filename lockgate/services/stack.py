@@ -15,6 +15,7 @@ import base64
 import contextlib
 import fcntl
 import json
+import os
 import random
 import secrets
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.errors import BadMachine
+from lockgate.private import make_private
 from lockgate.services import ports
 from lockgate.services.home import home
 from lockgate.services.kafka import Detour, KafkaCluster, Node
@@ -326,10 +328,17 @@ class Stack:
     def _is_ours(self) -> bool:
         return (self.root / MARKER).is_file()
 
+    def _make(self) -> None:
+        """Only its owner may look into it. If that is root, PostgreSQL, which refuses to be root, must pass through."""
+        is_new = not self.root.is_dir()
+        make_private(self.root)
+        if is_new and os.geteuid() == 0:
+            self.root.chmod(0o711)
+
     def _claim(self) -> None:
         """Make the directory ours; one that holds anything else is left alone."""
-        for part in ("kafka", "postgres"):
-            (self.root / part).mkdir(exist_ok=True)
+        make_private(self.root / "kafka")
+        (self.root / "postgres").mkdir(exist_ok=True)  # its data is private, and belongs to the user that it runs as
 
     def _wipe(self, progress: Progress) -> None:
         if not self._is_ours():  # checked by whoever claims it; checked again by who deletes
@@ -360,7 +369,7 @@ class Stack:
     def _alone(self) -> Iterator[None]:
         """Hold the root's lock; other ups and downs on it wait."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self._make()
             if not self._is_ours():
                 if any(self.root.iterdir()):
                     raise BadMachine(

@@ -6,6 +6,7 @@ archive belongs to one class path on one Java, is made once (`lockgate jars` doe
 
 The law: an archive changes how fast a process starts, never what it does. Java compares it with its own build and with
 the order, size and time of every jar, and goes on without it where anything differs; and so do we where there is none.
+Its bytes are code, and Java does not verify them: so one that others may change is not used (jars.py, `is_safe`).
 The same facts are in the archive's name, so that one that no longer fits (an environment made anew at the old path) is
 made again.
 """
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockgate.spark.jars import cache_directory
+from lockgate.spark.jars import cache_directory, is_safe, make_cache
 from lockgate.spark.java import Java
 
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # an archive that does not fit is no event
@@ -42,7 +43,9 @@ class ClassArchive:
     def options(self, java: Java) -> list[str]:
         """What to tell Java so that it uses the archive; nothing where there is none."""
         file = self.file(java)
-        return [f"-XX:SharedArchiveFile={file}", *_QUIET] if file.is_file() else []
+        if not file.is_file() or not is_safe(file):
+            return []
+        return [f"-XX:SharedArchiveFile={file}", *_QUIET]
 
     def make(self, java: Java, fill: Callable[[Path], None]) -> bool:
         """Put the archive in place, whole or not at all; whether there is one now.
@@ -54,7 +57,7 @@ class ClassArchive:
         if file.is_file():
             return True
         _remove_orphans(file.parent)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_cache(file.parent)
         aside = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             fill(aside)

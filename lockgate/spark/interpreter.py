@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lockgate.spark.jars import cache_directory
+from lockgate.spark.jars import cache_directory, is_safe, make_cache
 
 # What Spark puts in front ends with its own jar.
 _SCRIPT = """#!/bin/sh
@@ -33,12 +33,12 @@ def local_python() -> str:
             _write(path, script)
     except OSError:  # a cache that cannot be written costs time, and nothing else
         return sys.executable
-    return str(path)
+    return str(path) if is_safe(path) else sys.executable
 
 
 def _write(path: Path, script: str) -> None:
     """Whole or not at all: another driver may start at this moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_cache(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:

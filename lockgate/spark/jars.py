@@ -7,7 +7,8 @@ needed. The law: no jar is handed out whose SHA-256 was not compared with what i
     coordinates of yours    expected is what the first fetch brought; that is said when it happens
 
 A directory of the cache is complete or absent, never half: jars are gathered aside and renamed into place, under a
-lock. Later uses compare size and time with the manifest and read the bytes again only where those differ.
+lock. Every use reads all bytes again: a size and a time can be forged. And a cache that other users may write to is
+refused, because they could change a jar between the comparison and its use.
 
 Environment:
     LOCKGATE_CACHE              the cache directory; else $XDG_CACHE_HOME/lockgate, else ~/.cache/lockgate
@@ -23,6 +24,7 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import pwd
 import shutil
@@ -37,6 +39,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from lockgate.errors import BadMachine
+from lockgate.private import make_private, who_may_change
 from lockgate.spark.java import find_java
 
 CONNECTOR_DEFAULT = (
@@ -68,6 +71,8 @@ STALL = timedelta(seconds=60)
 _TRIES = 2  # a server that has to get a file first may be that slow once
 
 Progress = Callable[[str], None]
+
+log = logging.getLogger(__name__)
 
 
 def connector_jars(progress: Progress | None = None) -> list[Path]:
@@ -136,6 +141,25 @@ def cache_directory() -> Path:
     return Path(home).absolute() / ".cache" / "lockgate"
 
 
+def make_cache(directory: Path) -> None:
+    """Let there be a directory of the cache, which nobody else may write to."""
+    make_private(cache_directory())
+    make_private(directory)
+
+
+def is_safe(file: Path) -> bool:
+    """May a file of the cache be run that was made here, and for which no checksum is known? If not, it is said."""
+    why = who_may_change(file)
+    if why is not None:
+        log.warning(
+            "%s is not used, which makes starts slower: others than you may change it, because %s; fix: chmod go-w, or"
+            " choose another cache: LOCKGATE_CACHE=/a/directory",
+            file,
+            why,
+        )
+    return why is None
+
+
 def _jar_set(name: str, default: tuple[str, ...], variable: str) -> "JarSet":
     chosen = tuple(os.environ.get(variable, "").split())
     if chosen in ((), default):
@@ -188,24 +212,24 @@ class JarSet:
         if recorded != expected:
             odd = sorted(jar for jar in recorded.keys() | expected.keys() if recorded.get(jar) != expected.get(jar))
             raise self._refusal(f"The cached jars are not the expected ones: {', '.join(odd)}.", self.directory)
-        stale = False
-        for jar, fact in facts.items():
+        for jar in facts:
             try:
-                now = _glance(self.directory / jar)
-                if now == (fact.get("bytes"), fact.get("mtime_ns")):
-                    continue
-                stale = True
+                self._refuse_open(self.directory / jar)
                 matches = _sha256(self.directory / jar) == expected[jar]
             except OSError as error:
                 raise self._refusal(f"A cached jar cannot be read: {jar} ({error}).", self.directory) from error
             if not matches:
                 raise self._refusal(f"The cached jar {jar} has been changed.", self.directory)
-        if (
-            stale
-        ):  # A cache copied here from another machine has other times: note them, so this was the last long check.
-            with contextlib.suppress(OSError):  # read-only caches are fine, only slower
-                _write_manifest(self.directory, self.coordinates, expected)
         return [self.directory / jar for jar in sorted(facts)]
+
+    def _refuse_open(self, file: Path) -> None:
+        if (why := who_may_change(file)) is not None:
+            raise BadMachine(
+                f"Others than you may change the cached jars: {why}.",
+                str(file),
+                "choose a cache that is yours alone: LOCKGATE_CACHE=/a/directory; or take the right to write away"
+                f" (chmod go-w), delete {self.directory} and fetch again: {self.command}",
+            )
 
     def _refusal(self, what: str, where: Path) -> BadMachine:
         return BadMachine(what, str(where), f"delete {self.directory} and fetch again: {self.command}")
@@ -250,19 +274,11 @@ _MANIFEST = "manifest.json"
 
 
 def _write_manifest(directory: Path, coordinates: tuple[str, ...], digests: dict[str, str]) -> None:
-    jars = {}
-    for jar, digest in sorted(digests.items()):
-        size, mtime_ns = _glance(directory / jar)
-        jars[jar] = {"sha256": digest, "bytes": size, "mtime_ns": mtime_ns}
+    jars = {jar: {"sha256": digest} for jar, digest in sorted(digests.items())}
     text = json.dumps({"coordinates": coordinates, "jars": jars}, indent=1)
     aside = directory / f"{_MANIFEST}.{os.getpid()}"
     aside.write_text(text)
     aside.replace(directory / _MANIFEST)
-
-
-def _glance(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 def _sha256(path: Path) -> str:
@@ -280,7 +296,7 @@ def _to_stderr(line: str) -> None:
 @contextlib.contextmanager
 def _lock(directory: Path, progress: Progress) -> Iterator[None]:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_cache(directory)
         file = (directory / ".lock").open("w")
     except OSError as error:
         raise BadMachine(

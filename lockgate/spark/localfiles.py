@@ -21,7 +21,7 @@ import zipfile
 from datetime import timedelta
 from pathlib import Path
 
-from lockgate.spark.jars import cache_directory
+from lockgate.spark.jars import cache_directory, is_safe, make_cache
 from lockgate.spark.java import Java
 
 LOCAL_FILES = {"spark.hadoop.fs.AbstractFileSystem.file.impl": "lockgate.LocalFiles"}
@@ -37,9 +37,9 @@ def local_files(java: Java) -> Path | None:
     made_of = f"pyspark {importlib.metadata.version('pyspark')}\n{_SOURCE.read_text()}"
     jar = cache_directory() / "jars" / f"localfiles-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jar"
     if jar.is_file():
-        return jar
+        return jar if is_safe(jar) else None
     try:
-        jar.parent.mkdir(parents=True, exist_ok=True)
+        make_cache(jar.parent)
         # In a process of its own, with which its JVM ends.
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-m", __name__, str(java.path), str(jar)]
@@ -48,7 +48,7 @@ def local_files(java: Java) -> Path | None:
         why = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or error
         log.warning("checkpoints on this disk are written by Hadoop's own class, which takes longer: %s", why)
         return None
-    return jar
+    return jar if is_safe(jar) else None
 
 
 # -- in the process of its own ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import BadMachine, Refused
+from lockgate.private import make_private, private_opener, warn_if_open
 from lockgate.spark import shipping, workers
 from lockgate.spark.classes import spark_classes
 from lockgate.spark.interpreter import local_python
@@ -221,11 +222,12 @@ def _start_own(wanted: SessionPlan) -> SparkContext:
         conf.setAll(list(LOCAL_FILES.items()))
     if jars:
         conf.set("spark.jars", ",".join(map(str, jars)))
-    wanted.log_file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(wanted.log_file.parent)
+    warn_if_open(wanted.log_file.parent, "Spark's log")
     told_java = [f"-Dlog4j2.configurationFile={_log_settings(wanted.log_file).as_uri()}"]
     told_java += spark_classes().options(java)
     conf.set("spark.driver.extraJavaOptions", " ".join(f'"{option}"' for option in told_java))
-    with wanted.log_file.open("ab") as log:
+    with open(wanted.log_file, "ab", opener=private_opener) as log:
         try:
             # A session of its own: Ctrl-C is for us, and we stop the JVM when the query has ended. When we die, the end
             # of its standard input tells it.
@@ -314,6 +316,7 @@ def _log_settings(log_file: Path) -> Path:
                 "appender.file.type = RollingFile",
                 "appender.file.name = file",
                 f"appender.file.fileName = {log_file}",
+                "appender.file.filePermissions = rw-------",
                 f"appender.file.filePattern = {str(log_file).replace('%', '%%')}.%i",
                 "appender.file.policies.type = Policies",
                 "appender.file.policies.size.type = SizeBasedTriggeringPolicy",

@@ -1,6 +1,8 @@
 import hashlib
 import json
 import os
+import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -9,7 +11,10 @@ from pyspark.sql import SparkSession
 
 from lockgate.errors import BadMachine
 from lockgate.spark import jars
+from lockgate.spark.classes import ClassArchive
+from lockgate.spark.interpreter import local_python
 from lockgate.spark.jars import JarSet, broker, cache_directory, connector, hdfs, jdbc
+from lockgate.spark.java import Java
 from support.process import LOCKGATE, run
 from support.records import make_topics, unique
 
@@ -85,11 +90,12 @@ def test_a_changed_jar_is_refused_with_its_name_and_the_cure(fetches: list[str])
         wanted.jars()
 
 
-def test_a_jar_of_the_same_size_but_other_bytes_is_refused(fetches: list[str]) -> None:
+def test_a_jar_of_the_same_size_and_time_but_other_bytes_is_refused(fetches: list[str]) -> None:
     wanted = some_set(DIGESTS)
     changed = wanted.jars()[1]
+    before = changed.stat()
     changed.write_bytes(b"TWO")
-    os.utime(changed, ns=(0, 0))
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))  # whoever changes a file can set its time too
     with pytest.raises(BadMachine, match=r"two\.jar has been changed"):
         wanted.jars()
 
@@ -101,22 +107,47 @@ def test_a_lost_jar_is_refused_with_its_name(fetches: list[str]) -> None:
         wanted.jars()
 
 
-def test_a_copied_cache_is_checked_in_full_once(fetches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_an_earlier_version_made_is_taken(fetches: list[str]) -> None:
     wanted = some_set(DIGESTS)
-    for path in wanted.jars():
-        os.utime(path, ns=(1, 1))
-    read: list[str] = []
-    sha256 = jars._sha256
+    paths = wanted.jars()
+    manifest = paths[0].parent / "manifest.json"
+    facts = {path.name: {"sha256": DIGESTS[path.name], "bytes": 3, "mtime_ns": 1} for path in paths}
+    manifest.write_text(json.dumps({"coordinates": wanted.coordinates, "jars": facts}))
+    assert wanted.jars() == paths
+    assert fetches == ["some"]
 
-    def noted_sha256(path: Path) -> str:
-        read.append(path.name)
-        return sha256(path)
 
-    monkeypatch.setattr(jars, "_sha256", noted_sha256)
-    wanted.jars()
-    assert sorted(read) == ["one.jar", "two.jar"]
-    wanted.jars()
-    assert len(read) == 2
+def test_a_cache_is_made_for_its_owner_alone(fetches: list[str], cache: Path) -> None:
+    some_set(DIGESTS).jars()
+    assert {stat.S_IMODE(place.stat().st_mode) for place in (cache, cache / "jars")} == {0o700}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3], ids=["the jar", "the set", "all jars", "the cache"])
+def test_a_cache_that_others_may_write_to_is_refused(fetches: list[str], depth: int) -> None:
+    wanted = some_set(DIGESTS)
+    jar = wanted.jars()[0]
+    place = [jar, *jar.parents][depth]
+    place.chmod(0o777)
+    with pytest.raises(BadMachine, match=f"every user may write to {place}") as refused:
+        wanted.jars()
+    assert "LOCKGATE_CACHE" in refused.value.fix
+
+
+def test_what_is_made_here_is_not_run_if_others_may_write_to_it(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(local_python())
+    assert path.is_relative_to(cache)
+    archive = ClassArchive("some", ())
+    java = Java(Path(sys.executable), 17)
+
+    def fill(file: Path) -> None:
+        file.write_bytes(b"classes")
+
+    assert archive.make(java, fill)
+    assert archive.options(java)
+    cache.chmod(0o777)
+    assert local_python() == sys.executable
+    assert archive.options(java) == []
+    assert f"every user may write to {cache}" in caplog.text
 
 
 def test_a_damaged_manifest_is_refused(fetches: list[str]) -> None:

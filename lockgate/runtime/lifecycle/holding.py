@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lockgate.errors import Refused, Unreachable
+from lockgate.private import make_private, warn_if_open
 
 _PAUSES_SECONDS = (0.1, 0.4, 1.5)
 
@@ -52,7 +53,9 @@ def hold(directory: Path | None, job: str) -> Hold | None:
     if directory is None:
         return None
     try:
-        return _held(directory)
+        held = _held(directory)
+        warn_if_open(directory, f"the checkpoint of job {job!r}")
+        return held
     except BlockingIOError:
         raise Unreachable(
             f"a command is changing the checkpoint of job {job!r}",
@@ -69,7 +72,7 @@ def hold(directory: Path | None, job: str) -> Hold | None:
 
 def _held(directory: Path) -> Hold:
     for pause in (*_PAUSES_SECONDS, None):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         try:
             return Hold(directory, is_alone=False)
         except (BlockingIOError, FileNotFoundError):  # a command has it, or is putting another one in its place

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lockgate.errors import Refused
 from lockgate.files.inside import parts_of, remove_below
 from lockgate.files.system import ASIDE, as_os_error, local_path, sync
+from lockgate.private import make_private
 from lockgate.runtime.checksums import checksum_of
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class LocalTree(Tree):
 
     def write(self, name: str, content: bytes) -> None:
         file = self.path / name
+        make_private(self.path)
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_name(f"{ASIDE}{secrets.token_hex(8)}")
         try:

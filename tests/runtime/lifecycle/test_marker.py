@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -166,6 +168,37 @@ def test_drivers_share_a_checkpoint_and_a_command_wants_it_alone(tmp_path: Path)
     assert isinstance(Restarts().after(ended, 0.0), float), "the supervisor tries again: a command ends in time"
     assert not is_held(place)
     assert not is_held(tmp_path / "nothing")
+
+
+def test_a_checkpoint_is_made_for_its_owner_alone_and_an_open_one_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "checkpoint"
+    held = hold(place, "payments")
+    assert held is not None
+    held.close()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert caplog.messages == []
+    place.chmod(0o755)
+    with open_to_all(tmp_path):
+        held = hold(place, "payments")
+    assert held is not None
+    held.close()
+    (told,) = caplog.messages
+    assert "the checkpoint of job 'payments' is in" in told
+    assert f"fix: chmod 700 {place}" in told
+    assert stat.S_IMODE(place.stat().st_mode) == 0o755, "its owner may share it on purpose"
+
+
+def open_to_all(place: Path) -> ExitStack:
+    """Let all users pass through a directory of a test, until it is closed: pytest shuts them out."""
+    closing = ExitStack()
+    for above in (place, *place.parents):
+        before = above.stat().st_mode
+        if not before & stat.S_IXOTH:
+            above.chmod(before | stat.S_IXOTH)
+            closing.callback(above.chmod, stat.S_IMODE(before))
+    return closing
 
 
 def test_a_driver_waits_for_a_command_that_ends_at_once(tmp_path: Path) -> None:

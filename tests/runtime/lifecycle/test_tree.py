@@ -1,5 +1,6 @@
 """One behaviour on every file system: this machine's disk, and Hadoop's view of a disk through Spark's JVM."""
 
+import stat
 import zlib
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def test_what_is_written_is_listed_and_read(tree: Tree) -> None:
     assert listed == [("offsets/0", 3), ("state/0/1/1.delta", 5)]
     assert tree.read("offsets/0") == b"one"
     assert [entry.name for entry in tree.entries("state") if not entry.name.endswith(".crc")] == ["state/0/1/1.delta"]
+
+
+def test_a_copy_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    LocalTree(tmp_path / "savepoint").write("state/0/1/1.delta", b"three")
+    assert stat.S_IMODE((tmp_path / "savepoint").stat().st_mode) == 0o700
 
 
 def test_what_is_not_there_is_empty_or_none(tree: Tree) -> None:

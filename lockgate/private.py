@@ -1,0 +1,98 @@
+"""What is for its owner alone: directories that hold a job's data, and a cache whose files are run.
+
+    make_private      a directory that is made here is open to its owner alone (0700). One that is there stays as it is:
+                      somebody may share it on purpose. `warn_if_open` then says so, with the fix
+    who_may_change    a file that is run is only as safe as every directory that leads to it
+
+Root is trusted, and so is a group that has no other member: on many systems each user has a group of the same name, and
+makes files that it may write to.
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+
+def make_private(directory: Path) -> None:
+    """Let a directory be there; if it is made, nobody but its owner may look into it."""
+    if not directory.is_dir():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a file that is made is its owner's alone."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def warn_if_open(directory: Path, what: str) -> None:
+    """Say so when every user of this machine may look into a directory."""
+    if is_open(directory):
+        log.warning(
+            "%s is in %s, where every user of this machine can read it; fix: chmod 700 %s", what, directory, directory
+        )
+
+
+def is_open(directory: Path) -> bool:
+    """May every user of this machine open a file of a directory, whose name is known or easy to guess?"""
+    try:
+        here = directory.resolve()
+        return all(place.stat().st_mode & stat.S_IXOTH for place in (here, *here.parents))
+    except OSError:
+        return False
+
+
+def who_may_change(file: Path) -> str | None:
+    """What lets another user change a file, or put another one in its place; None where nothing does."""
+    for place in _way_to(file):
+        facts = place.stat()
+        if facts.st_uid not in (0, os.getuid()):
+            return f"{place} belongs to user {_user(facts.st_uid)}"
+        if stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX:
+            continue  # as /tmp is: there everybody may only replace what is his own
+        if facts.st_mode & stat.S_IWOTH:
+            return f"every user may write to {place}"
+        if facts.st_mode & stat.S_IWGRP and not _is_own_group(facts.st_gid):
+            return f"group {_group(facts.st_gid)} may write to {place}"
+    return None
+
+
+def _way_to(file: Path) -> Iterator[Path]:
+    here = file.resolve()
+    yield here
+    yield from here.parents
+
+
+def _is_own_group(number: int) -> bool:
+    if number == 0:
+        return True
+    try:
+        me, group = pwd.getpwuid(os.getuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return number == me.pw_gid and group.gr_name == me.pw_name and {*group.gr_mem} <= {me.pw_name}
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
