@@ -87,10 +87,10 @@ def test_who_is_known_does_not_count(opened: Open) -> None:
 
     reception, call = opened(serve=keep)
     count = strangers_max() + 10
-    friends = [call() for _ in range(count)]
-    for friend in friends:
+    for _ in range(count):
+        friend = call()
         friend.sendall(b"hello\n")
-    assert {friend.recv(100) for friend in friends} == {b"known\n"}
+        assert friend.recv(100) == b"known\n"
     assert reception.count == count
     is_over.set()
 

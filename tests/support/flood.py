@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+_AT_ONCE = 50  # a server with a short queue takes them all, so that they do reach it
+_CONNECT_SECONDS = 2.0
+
 
 @contextmanager
 def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[socket.socket]]:
-    """So many connections in all, opened at once, one port after the other; and kept as long as the server lets them.
+    """So many connections in all, one port after the other; they are kept as long as the server lets them.
 
     Args:
         drip: what each says, a byte every second; nothing where it is empty.
@@ -23,7 +26,7 @@ def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[s
 
     def say() -> None:
         for byte in drip:
-            for stranger in strangers:
+            for stranger in [*strangers]:
                 with suppress(OSError):  # dropped, or not connected yet
                     stranger.send(bytes([byte]))
             if is_over.wait(timeout=1.0):
@@ -31,12 +34,16 @@ def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[s
 
     dripping = threading.Thread(target=say, daemon=True)
     try:
-        for number in range(connections):
-            stranger = socket.socket()
-            stranger.setblocking(False)
-            stranger.connect_ex(("127.0.0.1", ports[number % len(ports)]))
-            strangers.append(stranger)
         dripping.start()
+        for first in range(0, connections, _AT_ONCE):
+            batch = []
+            for number in range(first, min(connections, first + _AT_ONCE)):
+                stranger = socket.socket()
+                stranger.setblocking(False)
+                stranger.connect_ex(("127.0.0.1", ports[number % len(ports)]))
+                batch.append(stranger)
+            strangers += batch
+            _await_lines(batch)
         yield strangers
     finally:
         is_over.set()
@@ -45,6 +52,17 @@ def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[s
         for stranger in strangers:
             stranger.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def _await_lines(strangers: list[socket.socket]) -> None:
+    """Until each is connected, or refused; one whose server has a full queue tries again after a second, or three."""
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for stranger in strangers:
+            selector.register(stranger, selectors.EVENT_WRITE)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                selector.unregister(key.fileobj)
 
 
 def count_open(strangers: list[socket.socket], seconds: float) -> int:
