@@ -154,6 +154,7 @@ def results_of(topic: str, read: set[str]) -> str:
 def client_of(words: list[str]) -> dict[str, str]:
     """Settings of the Kafka client, from NAME=VALUE."""
     from lockgate.errors import Refused
+    from lockgate.kafka.allowlist import PRESENTING, check_client
     from lockgate.presenter.presenter import OWN_SETTINGS, UNUSABLE_SETTINGS
 
     settings: dict[str, str] = {}
@@ -175,6 +176,7 @@ def client_of(words: list[str]) -> dict[str, str]:
             settings[name] = value
             continue
         raise Refused(what, where="--client", fix=fix)
+    check_client(settings, PRESENTING, where="--client")
     return settings
 
 

@@ -8,7 +8,7 @@ otherwise a job would run with less safety, or less speed, than its author wrote
     read_settings(..., is_lookup=True)   for looking up topics: what does not concern connecting is Spark's business
     is_java_only(...)                    Java's client could connect with these, ours cannot: nothing to look up with
 
-No password is ever part of a message or of a `repr`.
+What may be given at all is decided before, in allowlist.py. No password is ever part of a message or of a `repr`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.errors import BadJob, BadMachine
+from lockgate.kafka.allowlist import (
+    ABOUT_WRITING,
+    CLIENT_NUMBERS,
+    CONNECTING,
+    LOOKING,
+    PROTOCOLS,
+    SASL,
+    SSL,
+    WRITING_NUMBERS,
+    check_client,
+)
 from lockgate.kafka.client import open_client
+from lockgate.kafka.jaas import MODULES, read_login
 
 BATCH_BYTES = 1_000_000  # a bound, not a habit: Java's 16 KiB are for records that trickle in, ours come by the epoch
 REQUEST_TIMEOUT_MS = 30_000
@@ -31,47 +43,8 @@ DELIVERY_TIMEOUT_MS = 120_000
 BOOTSTRAP_TIMEOUT_MS = 10_000
 _NUMBER_MAX = 2**31 - 1
 
-_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-# Numbers that kafka-python knows by the same name.
-_CLIENT_NUMBERS = (
-    "connections.max.idle.ms",
-    "metadata.max.age.ms",
-    "reconnect.backoff.max.ms",
-    "reconnect.backoff.ms",
-    "request.timeout.ms",
-)
-_SASL = ("sasl.jaas.config", "sasl.mechanism")
-_SSL = (
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-)
-_CONNECTING = ("client.id", "security.protocol", *_CLIENT_NUMBERS, *_SASL, *_SSL)
-_WRITING_NUMBERS = ("batch.size", "delivery.timeout.ms", "transaction.timeout.ms")
-# What Java's producer knows of writing; interceptors and reporters are not among them, which may reach other brokers.
-_WRITING = frozenset(
-    (
-        "compression.type",
-        *_WRITING_NUMBERS,
-        *_CLIENT_NUMBERS,
-        *("buffer.memory", "linger.ms", "max.block.ms", "max.in.flight.requests.per.connection", "max.request.size"),
-        *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
-        *("retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes"),
-    )
-)
-KNOWN = tuple(sorted(("compression.type", *_CONNECTING, *_WRITING_NUMBERS)))
+_CONNECTING = ("client.id", "security.protocol", *CLIENT_NUMBERS)
 _TO_PKCS12 = "keytool -importkeystore -srckeystore my.jks -destkeystore my.p12 -deststoretype PKCS12"
 _CERTIFICATE, _PRIVATE_KEY = "CERTIFICATE", "PRIVATE KEY"
 
@@ -108,14 +81,12 @@ class TlsSettings:
     key: str | None = field(default=None, repr=False)
     identity_file: str | None = None
     key_password: str = field(default="", repr=False)
-    is_host_checked: bool = True
 
     def context(self) -> ssl.SSLContext:
         """What Python's sockets take; without trusted certificates of the job's own, those of the machine count."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.sslsocket_class = _TidySocket
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = self.is_host_checked
         if self.trusted is None and self.trusted_file is None:
             context.load_default_certs()
         else:
@@ -189,18 +160,19 @@ def read_settings(servers: str, client: Mapping[str, str], *, where: str, is_loo
     >>> read_settings("host:9092", {"compression.type": "zstd"}, where="sink 'counts'").codec
     'zstd'
     """
-    given = _given(client, where, is_lookup)
+    given = check_client(client, LOOKING if is_lookup else CONNECTING, where=where)
+    if is_lookup:
+        given = {
+            name: text for name, text in given.items() if name in _CONNECTING or name.startswith(("sasl.", "ssl."))
+        }
     for what, fix in _java_only(given):
         raise BadJob(what, where=where, fix=fix)
-    if not is_lookup:
-        for name in given:
-            _refuse_idle(name, given, where)
-    protocol = _choice(given, "security.protocol", _PROTOCOLS, "PLAINTEXT", where)
-    numbers = {name: _number(given, name, where) for name in (*_CLIENT_NUMBERS, *_WRITING_NUMBERS) if name in given}
+    protocol = _choice(given, "security.protocol", PROTOCOLS, "PLAINTEXT", where)
+    numbers = {name: _number(given, name, where) for name in (*CLIENT_NUMBERS, *WRITING_NUMBERS) if name in given}
     arguments: dict[str, Any] = {"security_protocol": protocol}
     if "client.id" in given:
         arguments["client_id"] = given["client.id"]
-    arguments |= {name.replace(".", "_"): numbers[name] for name in _CLIENT_NUMBERS if name in numbers}
+    arguments |= {name.replace(".", "_"): numbers[name] for name in CLIENT_NUMBERS if name in numbers}
     if protocol.startswith("SASL"):
         arguments |= _login(given, where)
     request_ms = numbers.get("request.timeout.ms") or REQUEST_TIMEOUT_MS
@@ -230,60 +202,27 @@ def is_java_only(client: Mapping[str, str]) -> bool:
 
 def is_about_writing(name: str) -> bool:
     """Is a setting about how records are written, and not about how brokers are reached or who else is told?"""
-    return name.removeprefix("kafka.") in _WRITING
-
-
-def _given(client: Mapping[str, str], where: str, is_lookup: bool) -> dict[str, str]:
-    """The settings by their names without prefix, as text; for a look-up only those that concern connecting."""
-    given: dict[str, str] = {}
-    for full, value in client.items():
-        name = full.removeprefix("kafka.")
-        if is_lookup and name not in _CONNECTING and not name.startswith(("sasl.", "ssl.")):
-            continue
-        if name in given:
-            raise BadJob(
-                f"the client's setting {name!r} is given twice",
-                where=where,
-                fix=f"keep one of {name!r} and {'kafka.' + name!r}",
-            )
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise BadJob(
-                f"the client's setting {full!r} is neither text nor a whole number", where=where, fix=f'{full!r}: "..."'
-            )
-        given[name] = str(value).strip()
-    return given
+    return name.removeprefix("kafka.") in ABOUT_WRITING
 
 
 def _java_only(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What stands against connecting with anything but Java's client, each with its cure."""
     protocol = given.get("security.protocol", "").upper()
     if protocol.startswith("SASL"):
-        yield from _java_only_login(given)
+        for name in SASL:
+            if name not in given:
+                yield (
+                    f"{name} is not set, and only Java's client finds a login elsewhere",
+                    f"set sasl.mechanism to {', '.join(MODULES)}, with a user name and a password in sasl.jaas.config",
+                )
     if protocol.endswith("SSL"):
         yield from _java_only_stores(given)
-    for name in given:
-        for prefix, known, is_used in (
-            ("sasl.", _SASL, protocol.startswith("SASL")),
-            ("ssl.", _SSL, protocol.endswith("SSL")),
-        ):
-            if is_used and name.startswith(prefix) and name not in known:
-                yield _unknown(name)
-
-
-def _java_only_login(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    cure = f"use sasl.mechanism {', '.join(_LOGIN_MODULES)}, with a user name and a password in sasl.jaas.config"
-    mechanism, login = given.get("sasl.mechanism"), given.get("sasl.jaas.config")
-    if mechanism is None:
-        yield "sasl.mechanism is not set, and Java's client takes GSSAPI (Kerberos) then: ours does not know it", cure
-    elif mechanism not in _LOGIN_MODULES:
-        yield f"sasl.mechanism={mechanism} is known to Java's client only", cure
-    if login is None:
-        yield "sasl.jaas.config is not set, and only Java's client finds a login elsewhere", cure
-    elif not login.split(maxsplit=1)[:1] or not login.split(maxsplit=1)[0].endswith(tuple(_LOGIN_MODULES.values())):
-        yield (
-            "sasl.jaas.config names a login module that is known to Java's client only",
-            f"begin it with {' or '.join(sorted({*_LOGIN_MODULES.values()}))}",
-        )
+        for name in given:
+            if name.startswith("ssl.") and name not in SSL:
+                yield (
+                    f"the client's setting {name!r} is not known to what Lockgate itself says to Kafka",
+                    f"remove it; known are {', '.join(SSL)}",
+                )
 
 
 def _java_only_stores(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -305,31 +244,6 @@ def _java_only_stores(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             )
         elif f"ssl.{store}.password" in given:
             yield f"ssl.{store}.password: a store of type PEM has none", "leave it away; a key's is ssl.key.password"
-
-
-def _refuse_idle(name: str, given: Mapping[str, str], where: str) -> None:
-    """BadJob for a setting that is unknown, or without effect beside the others."""
-    if name not in KNOWN:
-        what, fix = _unknown(name)
-        raise BadJob(what, where=where, fix=fix)
-    protocol = given.get("security.protocol", "PLAINTEXT").upper()
-    for names, is_used, instead in (
-        (_SASL, protocol.startswith("SASL"), "SASL_SSL"),
-        (_SSL, protocol.endswith("SSL"), "SSL or SASL_SSL"),
-    ):
-        if name in names and not is_used:
-            raise BadJob(
-                f"the client's setting {name!r} has no effect with security.protocol={protocol}",
-                where=where,
-                fix=f"set security.protocol to {instead}, or leave {name!r} away",
-            )
-
-
-def _unknown(name: str) -> tuple[str, str]:
-    return (
-        f"the client's setting {name!r} is not known to what Lockgate itself says to Kafka, and would have no effect",
-        f"leave it away; known are {', '.join(KNOWN)}",
-    )
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...], default: str, where: str) -> str:
@@ -354,86 +268,18 @@ def _number(given: Mapping[str, str], name: str, where: str) -> int:
 def _login(given: Mapping[str, str], where: str) -> dict[str, str]:
     """The arguments for SASL, where nothing in the settings is for Java only."""
     mechanism = given["sasl.mechanism"]
-    module, options = _parse_login(given["sasl.jaas.config"], where)
-    expected = _LOGIN_MODULES[mechanism]
-    if not module.endswith(expected):
-        raise BadJob(
-            f"sasl.jaas.config names the module {module}, which is not for sasl.mechanism={mechanism}",
-            where=where,
-            fix=f"use {expected}, or another mechanism",
-        )
-    other = sorted({*options} - {"username", "password"})
-    if other or len(options) != 2:
-        raise BadJob(
-            f"sasl.jaas.config has the option {other[0]!r}, which is not known here"
-            if other
-            else "sasl.jaas.config does not hold both username and password",
-            where=where,
-            fix=f'{expected} required username="..." password="...";',
-        )
-    user = options["username"]
+    login = read_login(given["sasl.jaas.config"], mechanism, where)
+    user = login.user
     if mechanism != "PLAIN":  # these two mean something in SCRAM's messages, and kafka-python sends names as they are
         user = user.replace("=", "=3D").replace(",", "=2C")
     return {
         "sasl_mechanism": mechanism,
         "sasl_plain_username": user,
-        "sasl_plain_password": _Secret(options["password"]),
+        "sasl_plain_password": _Secret(login.password),
     }
 
 
-# Kafka reads a login with Java's StreamTokenizer: quotes of both kinds, and backslashes as in C.
-_TOKEN = re.compile(
-    r"""\s*(?: "(?P<double>(?:\\.|[^"\\\r\n])*)" | '(?P<single>(?:\\.|[^'\\\r\n])*)'
-          | (?P<word>[A-Za-z_$][\w$.-]*) | (?P<sign>[=;]) )\s*""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPED = re.compile(r"\\([0-3][0-7]{2}|[0-7]{1,2}|.)", re.DOTALL)
-_CONTROL = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-def _parse_login(text: str, where: str) -> tuple[str, dict[str, str]]:
-    """The module and the options of `module flag name=value ... ;`."""
-    tokens: list[tuple[str, str]] = []
-    at = 0
-    while at < len(text) and (match := _TOKEN.match(text, at)):
-        kind = str(match.lastgroup)
-        tokens.append((kind, match[kind] if kind in ("word", "sign") else _ESCAPED.sub(_unescape, match[kind])))
-        at = match.end()
-    words, last = tokens[:-1], tokens[-1:]
-    names, signs, values = words[2::3], words[3::3], words[4::3]
-    is_well_formed = (
-        at == len(text)
-        and last == [("sign", ";")]
-        and [kind for kind, _ in words[:2]] == ["word", "word"]
-        and len(names) == len(values)
-        and all(kind == "word" for kind, _ in names)
-        and all(sign == ("sign", "=") for sign in signs)
-        and all(kind != "sign" for kind, _ in values)
-        and words[1][1].lower() in ("required", "requisite", "sufficient", "optional")
-    )
-    if not is_well_formed:
-        raise BadJob(
-            "sasl.jaas.config is not written as Java expects it (it is not shown here, for it holds a password)",
-            where=where,
-            fix='module required username="..." password="..."; with a backslash before each quote and backslash '
-            "inside of a value, and a semicolon at the end",
-        )
-    return words[0][1], {name: value for (_, name), (_, value) in zip(names, values, strict=True)}
-
-
-def _unescape(match: re.Match[str]) -> str:
-    text = match[1]
-    return chr(int(text, base=8)) if text[0] in "01234567" else _CONTROL.get(text, text)
-
-
 def _tls(given: Mapping[str, str], where: str) -> TlsSettings:
-    algorithm = given.get("ssl.endpoint.identification.algorithm", "https")
-    if algorithm.lower() not in ("", "https"):
-        raise BadJob(
-            f"ssl.endpoint.identification.algorithm={algorithm!r} is not known",
-            where=where,
-            fix="leave it away, or set it to nothing at all to take any host's certificate",
-        )
     chain, key = given.get("ssl.keystore.certificate.chain"), given.get("ssl.keystore.key")
     for first, second in (
         ("ssl.truststore.location", "ssl.truststore.certificates"),
@@ -463,7 +309,6 @@ def _tls(given: Mapping[str, str], where: str) -> TlsSettings:
         key=None if key_text is None else _Secret(key_text),
         identity_file=given.get("ssl.keystore.location"),
         key_password=_Secret(password or ""),
-        is_host_checked=bool(algorithm),
     )
 
 

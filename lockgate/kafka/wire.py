@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lockgate.commit.permits import Place
-from lockgate.errors import BadJob, BadMachine, Refused, Unreachable
+from lockgate.errors import BadMachine, Refused, Unreachable
 from lockgate.kafka.client import is_refusal
 from lockgate.kafka.codes import MOVED, Code
 from lockgate.kafka.settings import ClientSettings
@@ -674,17 +674,6 @@ def name_topic(servers: str, topic: str) -> frozenset[tuple[str, str]]:
 def hosts_of(servers: str) -> frozenset[str]:
     """The servers of a list, each by one name."""
     return frozenset(server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
-
-
-def refuse_settings(client: Mapping[str, str], taken: Collection[str], where: str) -> None:
-    """Refuse settings of the client that a guarantee hangs on."""
-    for name in client:
-        if name.removeprefix("kafka.") in taken:
-            raise BadJob(
-                f"the client's setting {name!r} is not the author's to make: the guarantee hangs on it",
-                where=where,
-                fix=f"leave it away; also taken are {', '.join(sorted(taken))}",
-            )
 
 
 def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:

@@ -76,7 +76,7 @@ class Places:
     client: Mapping[str, str] = field(default_factory=dict)  # more settings of librdkafka, as for TLS
 
 
-def check_client() -> None:
+def check_library() -> None:
     """Refuse to begin where the client library is missing."""
     try:
         import confluent_kafka  # noqa: F401 - an extra
@@ -99,7 +99,7 @@ class Presenter:
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        check_client()
+        check_library()
         from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
         self._by_broker = TIMESTAMP_LOG_APPEND_TIME

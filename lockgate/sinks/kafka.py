@@ -26,9 +26,10 @@ from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery
+from lockgate.kafka.allowlist import WRITING, check_client
 from lockgate.kafka.settings import is_about_writing, is_java_only
 from lockgate.kafka.topics import create_topics, find_output, find_time_limits
-from lockgate.kafka.wire import hosts_of, name_topic, refuse_settings
+from lockgate.kafka.wire import hosts_of, name_topic
 from lockgate.sources.rejects import TIMESTAMP_FORMAT
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ came of one event."""
 
 _HEADERS = "array<struct<key: string, value: binary>>"
 _RECORD_BYTES = 128  # more than a batch of one record takes beside key, value and headers
-_TAKEN = ("acks", "bootstrap.servers", "enable.idempotence", "key.serializer", "transactional.id", "value.serializer")
 _UNTRACKED = {"kafka.acks": "1", "kafka.retries": "0", "kafka.enable.idempotence": "false"}
 
 
@@ -97,7 +97,7 @@ class KafkaSink(Sink):
             isinstance(name, str) and name for name in (topic, route) if name is not None
         ):
             raise BadJob("a KafkaSink needs servers and a topic as text", where=where, fix='servers="host:9092"')
-        refuse_settings(client or {}, _TAKEN, where)
+        check_client(client or {}, WRITING, where=where)
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         object.__setattr__(self, "topic", topic)
         object.__setattr__(self, "servers", servers)

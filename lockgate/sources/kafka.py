@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, SourceAbility
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
+from lockgate.kafka.allowlist import READING, check_client
 from lockgate.kafka.settings import is_java_only
 from lockgate.kafka.topics import existing_topics
-from lockgate.kafka.wire import name_topic, refuse_settings
+from lockgate.kafka.wire import name_topic
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
 from lockgate.sources.rejects import Guard, original
@@ -24,7 +25,6 @@ from lockgate.sources.rejects import Guard, original
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_TAKEN = ("auto.offset.reset", "bootstrap.servers", "enable.auto.commit", "isolation.level", "key.deserializer")
 HIDDEN = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", POSITION)
 
 
@@ -76,7 +76,7 @@ class KafkaSource(Source):
         for name, text in (("topic", self.topic), ("servers", self.servers)):
             if not isinstance(text, str) or not text or (name == "topic" and "," in text):
                 raise BadJob(f"{name}={text!r} is not the name of one {name}", where=where, fix=f'{name}="..."')
-        refuse_settings(self.client, _TAKEN, where)
+        check_client(self.client, READING, where=where)
         value = parse_ddl(self.value, where)
         check_format(self.format, value, where)
         if self.key is None:

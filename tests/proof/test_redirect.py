@@ -47,7 +47,7 @@ THEIRS = ("prod", "secret")
 VALUE = "k STRING, v INT"
 
 SOURCES: dict[type[Source], Any] = {
-    KafkaSource: KafkaSource(topic="in", servers=HOST, value=VALUE, client={"sasl.mechanism": "prod"}),
+    KafkaSource: KafkaSource(topic="in", servers=HOST, value=VALUE, client={"client.id": "prod"}),
     FileSource: FileSource(path=PATH, value=VALUE),
     SocketSource: SocketSource("prod", 1, value=VALUE, format="json"),
     MqttSource: MqttSource(topic="prod", host="prod", value=VALUE),
@@ -60,7 +60,7 @@ SINKS: dict[type[Sink], Any] = {
         topic="out",
         servers=f"{HOST},prod-2:9092",
         key="k",
-        client={"kafka.ssl.key.password": "secret", "interceptor.classes": "prod.Tell", "linger.ms": "7"},
+        client={"security.protocol": "SSL", "kafka.ssl.key.password": "secret", "client.id": "prod", "linger.ms": "7"},
     ),
     FileSink: FileSink(path=f"{PATH}/out", partition_by=("k",)),
     PostgresSink: PostgresSink(table="prod.orders", dsn=DSN, key="k", deleted="v < 0"),
@@ -159,7 +159,7 @@ def full_job() -> Job:
     summed = source("other").key_by("k").rolling(total="sum(v)")
     return Job(
         "job",
-        joined.to("joined", kafka(key="k", client={"linger.ms": "7", "sasl.mechanism": "prod"})),
+        joined.to("joined", kafka(key="k", client={"linger.ms": "7", "client.id": "prod"})),
         summed.to("all", PostgresSink(table="a", dsn=DSN, key="k")),
         summed.where("total > 5").to("some", FileSink(path=PATH), guarantee=Guarantee.AT_LEAST_ONCE),
         summed.where("total > 6").to("screen", ConsoleSink(), guarantee=Guarantee.AT_LEAST_ONCE),

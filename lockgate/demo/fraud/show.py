@@ -45,7 +45,7 @@ from lockgate.demo.fraud.topics import ANALYSERS, Topics
 from lockgate.errors import Failed, LockgateError
 from lockgate.kafka.topics import delete_topics, existing_topics
 from lockgate.postgres.connect import connect
-from lockgate.presenter.presenter import check_client
+from lockgate.presenter.presenter import check_library
 from lockgate.services.alone import alone
 from lockgate.services.processes import Mark
 from lockgate.services.stack import Stack, default_root
@@ -95,7 +95,7 @@ def show(
         now: names the topics, the jobs and the table.
         home: where checkpoints and logs stay; beside the services if not said.
     """
-    check_client()
+    check_library()
     home = (home or stack.root.parent / "fraud").absolute()
     with contextlib.ExitStack() as ends:
         ends.enter_context(alone(home, what="the show runs here already", fix="wait for its end"))

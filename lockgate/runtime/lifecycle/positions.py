@@ -47,7 +47,8 @@ def check_topics(sources: Iterable[Source], offsets: Offsets, *, where: str) -> 
         source = kafka[topic]
         places = {place: offset for place, offset in offsets.items() if place[0] == topic}
         try:
-            found = read_extents(read_settings(source.servers, source.client, where=where), places, where=where)
+            settings = read_settings(source.servers, source.client, where=where, is_lookup=True)
+            found = read_extents(settings, places, where=where)
         except (Failed, Unreachable) as error:
             said.append(f"Topic {topic!r} could not be looked at: {error.what}. Its offsets are NOT checked.")
             continue
