@@ -139,7 +139,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     with connected(settings, where) as connection:
         looks = [
             found
-            for name in _asked_ids(connection, where)
+            for name in _asked_ids(connection, arguments, where)
             if arguments.all or name.startswith(PREFIX)
             if (found := look(connection, name, where)) is not None
         ]
@@ -244,7 +244,7 @@ def look(connection: Connection, transactional_id: str, where: str) -> Look | No
         raise Failed(
             f"Kafka does not tell about {transactional_id!r}: {name_of(code)}",
             where=where,
-            fix="give this client the right to describe the transactional id",
+            fix="look at the broker's log",
         )
     return Look(view=view, now_ms=int(time.time() * 1000))
 
@@ -322,7 +322,11 @@ def _where(arguments: argparse.Namespace) -> tuple[ClientSettings, str]:
     return settings_without_job(arguments), "command line" if arguments.job is None else f"job or id {arguments.job!r}"
 
 
-def _asked_ids(connection: Connection, where: str) -> tuple[str, ...]:
+def _asked_ids(connection: Connection, arguments: argparse.Namespace, where: str) -> tuple[str, ...]:
+    """The ids that the brokers show; they hide those that this client may not see, so that of a job's file is asked."""
+    from lockgate.kafka.ledgertopic import transactional_id
     from lockgate.kafka.topics import asked
 
-    return asked(connection.list_transactions, where)
+    is_named = arguments.job is not None and is_file(arguments.job)
+    own = (transactional_id(find_target(arguments).job),) if is_named else ()
+    return tuple(dict.fromkeys([*asked(connection.list_transactions, where), *own]))

@@ -18,6 +18,7 @@ from typing import TypeVar
 from lockgate.commit.ledger import MENDING, Entry, entry_of
 from lockgate.errors import BadMachine, EpochFailed, InvariantBroken, LedgerMismatch
 from lockgate.kafka.codes import RETRIABLE, Code, name_of
+from lockgate.kafka.rights import Kind, Operation, Wanted, refuse_denied
 from lockgate.kafka.topics import asked, make_topic
 from lockgate.kafka.transaction import TransactionLost
 from lockgate.kafka.wire import Clock, Connection, Fetched, Last, Producer, Unanswered, last_committed
@@ -33,6 +34,7 @@ _SETTINGS = {
     "compression.type": "producer",
 }
 _CHECKED = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+_RIGHTS = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
 _OFFSET_OUT_OF_RANGE = 1
 
 
@@ -71,11 +73,19 @@ class LedgerTopic:
     @property
     def exists(self) -> bool:
         """Is there such a topic?"""
-        return self.name in self._asked(lambda: self.connection.shapes([self.name], is_fresh=True))
+        return self._asked(
+            lambda: (
+                self.connection.require_rights(self.name, Operation.READ)
+                and self.name in self.connection.shapes([self.name], is_fresh=True)
+            )
+        )
 
     def ensure(self, outputs: Iterable[str]) -> bool:
-        """Make the topic where there is none, check it where there is one; was it made now?"""
-        if self.exists:
+        """Make the topic where there is none, check it where there is one; was it made now?
+
+        Without the right to its settings a ledger that forgets would pass for a good one: Denied.
+        """
+        if self._asked(lambda: self.connection.require_rights(self.name, *_RIGHTS)):
             self._check()
             return False
         shapes = self._asked(lambda: self.connection.shapes(outputs))
@@ -86,10 +96,11 @@ class LedgerTopic:
         make_topic(
             self.connection, self.name, partitions=1, replication=replication, configs=settings, where=self.where
         )
+        self._asked(lambda: self.connection.require_rights(self.name, *_RIGHTS))  # the next start needs them too
         return True
 
     def _check(self) -> None:
-        shape = self._asked(lambda: self.connection.shapes([self.name]))[self.name]
+        shape = self._asked(lambda: self.connection.shapes([self.name], is_fresh=True))[self.name]
         configs = self._asked(lambda: self.connection.configs(topics=[self.name])).get(self.name, {})
         wrong = [f"{key}={configs[key]}" for key, text in _CHECKED.items() if configs.get(key, text) != text]
         if shape.partitions != 1:
@@ -196,6 +207,14 @@ class LedgerTopic:
                 if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
                     self._check_tail(int(part.base_offset))
                     return
+                write = Operation.WRITE
+                refuse_denied(
+                    code,
+                    self.connection.settings,
+                    self.where,
+                    Wanted(write, Kind.TOPIC, self.name),
+                    Wanted(write, Kind.TRANSACTIONAL_ID, transactional_id(self._job)),
+                )
                 if code not in RETRIABLE:
                     raise TransactionLost(
                         f"the marker was refused: {name_of(code)}", where=self.where, fix="the ledger is asked"

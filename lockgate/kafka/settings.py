@@ -136,6 +136,15 @@ class ClientSettings:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS
 
+    @property
+    def user(self) -> str | None:
+        """Who logs in with a name and a password."""
+        given = dict(self.arguments)
+        name: str | None = given.get("sasl_plain_username")
+        if name is None or given["sasl_mechanism"] == "PLAIN":
+            return name
+        return name.replace("=2C", ",").replace("=3D", "=")
+
     def client_arguments(self) -> dict[str, Any]:
         """What `KafkaAdminClient(**...)` takes; BadMachine where a certificate or key cannot be used here.
 

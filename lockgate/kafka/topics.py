@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from lockgate.errors import BadMachine, EpochFailed, Failed, Refused
 from lockgate.kafka.codes import Code, name_of
+from lockgate.kafka.rights import Operation, located
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import OLDEST, Clock, Connection, TopicShape, Unanswered
 
@@ -56,6 +57,14 @@ class OutputTopic:
     times: TimeLimits = TimeLimits()
 
 
+def exists(
+    servers: str, topic: str, *operations: Operation, where: str, client: Mapping[str, str] | None = None
+) -> bool:
+    """Is there such a topic? Denied where one of these operations is not allowed on it."""
+    with _look(servers, client, where) as connection:
+        return asked(lambda: connection.require_rights(topic, *operations), where)
+
+
 def existing_topics(servers: str, *, where: str, client: Mapping[str, str] | None = None) -> frozenset[str]:
     """The names of all topics at these servers."""
     with _look(servers, client, where) as connection:
@@ -70,10 +79,12 @@ def create_topics(
     where: str,
     client: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Make the topics that do not exist, with the broker's own defaults, and say which they were."""
+    """Make the topics that do not exist, with the broker's own defaults, and say which they were.
+
+    Denied where one of them may not be written, or not be made.
+    """
     with _look(servers, client, where) as connection:
-        existing = asked(connection.topic_names, where)
-        missing = [topic for topic in topics if topic not in existing]
+        missing = [topic for topic in topics if not _may_write(connection, topic, where)]
         for topic in missing:
             make_topic(connection, topic, partitions=partitions, where=where)
     return tuple(missing)
@@ -128,7 +139,7 @@ def make_topic(
 
 def describe_outputs(connection: Connection, topics: Sequence[str], *, where: str) -> dict[str, OutputTopic]:
     """Those of the topics that exist, with their partitions and the largest batch that they take."""
-    shapes = asked(lambda: connection.shapes(topics, is_fresh=True), where)
+    shapes = asked(lambda: connection.shapes(topics, is_fresh=True, needs=Operation.WRITE), where)
     configs = asked(lambda: connection.configs(topics=list(shapes)), where) if shapes else {}
     return {
         name: OutputTopic(
@@ -174,7 +185,8 @@ def asked(ask: Callable[[], T], where: str, *, seconds: float = PATIENCE_SECONDS
     deadline = clock.monotonic() + seconds
     while True:
         try:
-            return ask()
+            with located(where):
+                return ask()
         except Unanswered as error:
             if clock.monotonic() > deadline:
                 raise EpochFailed(
@@ -199,6 +211,10 @@ def find_time_limits(servers: str, topic: str, *, where: str, client: Mapping[st
             return found.times
         configs = asked(lambda: connection.configs(broker=True), where).get("", {})
         return TimeLimits.of(configs, "log.message.timestamp.")
+
+
+def _may_write(connection: Connection, topic: str, where: str) -> bool:
+    return asked(lambda: connection.require_rights(topic, Operation.WRITE), where)
 
 
 @contextmanager

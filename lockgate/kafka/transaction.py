@@ -16,6 +16,7 @@ from typing import Any
 from lockgate.commit.permits import Place
 from lockgate.errors import EpochFailed, Failed, Refused, TopicGone
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
+from lockgate.kafka.rights import Denied, located
 from lockgate.kafka.wire import Clock, Connection, Producer, Unanswered, patiently
 
 GONE_SECONDS = 10.0
@@ -66,7 +67,7 @@ class Transactions:
             raise Failed(
                 f"Kafka refuses to begin a transaction of {self.id!r}: {name_of(code)}",
                 where=self.where,
-                fix="give this client the right to the transactional id, and to describe and write its topics",
+                fix="look at the broker's log",
             )
         assert isinstance(producer, Producer)
         return producer
@@ -94,6 +95,8 @@ class Transactions:
                     return name_of(wrong[0])
         except Unanswered as error:
             return str(error)
+        except Denied as error:
+            return f"{error.what}; {error.fix}"
         return None
 
     def end(self, producer: Producer, *, is_commit: bool) -> None:
@@ -142,7 +145,9 @@ class Transactions:
     def _patiently(
         self, ask: Callable[[], tuple[Collection[int], Any]], retriable: Collection[int]
     ) -> tuple[Collection[int], Any]:
-        return patiently(ask, retriable=retriable, deadline=self._deadline(), clock=self._clock, stopping=self.stopping)
+        deadline = self._deadline()
+        with located(self.where):
+            return patiently(ask, retriable=retriable, deadline=deadline, clock=self._clock, stopping=self.stopping)
 
     def _silent(self, what: str, error: Unanswered) -> EpochFailed:
         return EpochFailed(
@@ -159,7 +164,8 @@ def add_partitions(
     wanted, clock = list(places), connection.clock
 
     def ask() -> tuple[tuple[int, ...], None]:
-        return tuple(connection.add_partitions(transactional_id, producer, wanted).values()), None
+        with located(where):
+            return tuple(connection.add_partitions(transactional_id, producer, wanted).values()), None
 
     unknown = {Code.UNKNOWN_TOPIC_OR_PARTITION}
     deadline = _soon(clock, connection.settings.delivery_timeout_ms / 1000)

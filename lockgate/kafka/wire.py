@@ -5,7 +5,8 @@ under one producer id, shared by processes) is said with its own protocol classe
 first used, and a missing one is reported with its cure.
 
 A call either returns what the broker said, error code included, or raises Unanswered: then nobody knows whether it
-took effect. Nothing is retried here; who asks knows what may be asked twice.
+took effect. One that the broker denies for lack of rights raises Denied: it has had no effect. Nothing is retried here;
+who asks knows what may be asked twice.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lockgate.commit.permits import Place
 from lockgate.errors import BadMachine, Refused, Unreachable
 from lockgate.kafka.client import is_refusal
 from lockgate.kafka.codes import MOVED, Code
+from lockgate.kafka.rights import Kind, Operation, Wanted, denied, refuse_denied
 from lockgate.kafka.settings import ClientSettings
 
 OLDEST = (3, 6)
@@ -171,12 +173,12 @@ class Connection:
 
         self._manager.call_soon(send)
 
-    def ask_coordinator(self, request: Any, *, transactional_id: str | None = None, group: str | None = None) -> Any:
-        """Send a request to the broker that coordinates a transactional id or a group."""
-        key = (1, transactional_id) if transactional_id is not None else (0, str(group))
+    def ask_coordinator(self, request: Any, wanted: Wanted) -> Any:
+        """Send a request to the broker that coordinates the transactional id or the group of the right it needs."""
+        key = (1 if wanted.kind is Kind.TRANSACTIONAL_ID else 0, wanted.name)
         node = self._coordinators.get(key)
         if node is None:
-            node = self._coordinators[key] = self._find_coordinator(*key)
+            node = self._coordinators[key] = self._find_coordinator(key, wanted)
         try:
             answer = self.ask(request, node=node)
         except Unanswered:
@@ -188,13 +190,15 @@ class Connection:
 
     def coordinator_of(self, transactional_id: str) -> int:
         """The broker that coordinates a transactional id, as it is now."""
-        return self._find_coordinator(1, transactional_id)
+        return self._find_coordinator((1, transactional_id), _describing(transactional_id))
 
-    def _find_coordinator(self, kind: int, key: str) -> int:
+    def _find_coordinator(self, of: tuple[int, str], wanted: Wanted) -> int:
         from kafka.protocol.metadata import FindCoordinatorRequest
 
+        kind, key = of
         answer = self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key], min_version=4))
         found = answer.coordinators[0]
+        self._refuse_denied(found.error_code, wanted)
         if found.error_code or found.node_id < 0:
             raise Unanswered(f"no coordinator yet for {key!r} ({found.error_code})")
         # It may have joined after the list of brokers was read; the library connects by number only.
@@ -208,6 +212,13 @@ class Connection:
         except Exception as error:
             raise Unanswered(f"{type(error).__name__}: {error}") from error
 
+    def _refuse_denied(self, code: int, *wanted: Wanted) -> None:
+        refuse_denied(code, self.settings, self._where, *wanted)
+
+    @property
+    def _where(self) -> str:
+        return f"Kafka at {self.settings.servers}"
+
     def cluster_id(self) -> str:
         """The id that the brokers give their cluster, by whichever of their addresses it is reached."""
         from kafka.protocol.metadata import MetadataRequest
@@ -216,17 +227,23 @@ class Connection:
 
     # ---- topics
 
-    def shapes(self, topics: Iterable[str], *, is_fresh: bool = False) -> dict[str, TopicShape]:
-        """The topics that exist of these, never making one by asking; remembered unless a fresh look is wanted."""
+    def shapes(
+        self, topics: Iterable[str], *, is_fresh: bool = False, needs: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicShape]:
+        """The topics that exist of these, never making one by asking; remembered unless a fresh look is wanted.
+
+        Args:
+            needs: what a denial names; it includes the right to look.
+        """
         wanted = list(topics)
         unknown = [name for name in wanted if is_fresh or name not in self._leaders]
         if unknown:
             for name in unknown:
                 self._leaders.pop(name, None)
-            self._leaders.update(self._look_up(unknown))
+            self._leaders.update(self._look_up(unknown, needs))
         return {name: self._leaders[name] for name in wanted if name in self._leaders}
 
-    def _look_up(self, topics: Sequence[str] | None) -> dict[str, TopicShape]:
+    def _look_up(self, topics: Sequence[str] | None, needs: Operation) -> dict[str, TopicShape]:
         from kafka.protocol.metadata import MetadataRequest
 
         named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
@@ -236,6 +253,7 @@ class Connection:
             self._refresh_brokers()
         shapes = {}
         for topic in answer.topics:
+            self._refuse_denied(topic.error_code, Wanted(needs, Kind.TOPIC, topic.name))
             if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION or not topic.partitions:
                 continue
             if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
@@ -251,9 +269,37 @@ class Connection:
             )
         return shapes
 
+    def require_rights(self, topic: str, *operations: Operation) -> bool:
+        """Raise Denied if one of these is not allowed on a topic; is there such a topic?
+
+        A broker that does not know which operations are allowed is believed to allow them: it says so when it is asked.
+        """
+        from kafka.protocol.metadata import MetadataRequest
+
+        answer = self.ask(
+            MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=True,
+                min_version=8,
+                max_version=12,
+            )
+        )
+        found = answer.topics[0]
+        self._refuse_denied(found.error_code, *(Wanted(one, Kind.TOPIC, topic) for one in operations))
+        if found.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        if found.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+            raise Unanswered(f"topic {topic!r}: code {found.error_code}")
+        allowed = found.authorized_operations  # their numbers; None if the broker does not tell them
+        missing = [one for one in operations if allowed is not None and one not in allowed]
+        if missing:
+            raise denied(self.settings.servers, self.settings.user, missing, Kind.TOPIC, topic, where=self._where)
+        return True
+
     def topic_names(self) -> frozenset[str]:
         """The names of all topics."""
-        return frozenset(self._look_up(None))
+        return frozenset(self._look_up(None, Operation.DESCRIBE))
 
     def configs(self, *, topics: Iterable[str] = (), broker: bool = False) -> dict[str, dict[str, str]]:
         """The effective settings of topics, by name, or of one broker (under the name "")."""
@@ -281,6 +327,7 @@ class Connection:
             if wanted:
                 self.admin.delete_topics(wanted)
         except KafkaError as error:
+            self._refuse_denied(error.errno or 0, Wanted(Operation.DELETE, Kind.TOPIC, ", ".join(wanted)))
             raise Unanswered(f"{type(error).__name__}: {error}") from error
 
     def create_topic(
@@ -308,7 +355,10 @@ class Connection:
                 max_version=6,
             )
         )
-        return int(answer.topics[0].error_code)
+        code = int(answer.topics[0].error_code)
+        create = Operation.CREATE
+        self._refuse_denied(code, Wanted(create, Kind.TOPIC, name), Wanted(create, Kind.CLUSTER))
+        return code
 
     # ---- transactions: the driver's side
 
@@ -324,7 +374,10 @@ class Connection:
                 producer_epoch=-1,
                 max_version=4,
             ),
-            transactional_id=transactional_id,
+            _writing(transactional_id),
+        )
+        self._refuse_denied(
+            answer.error_code, _writing(transactional_id), Wanted(Operation.IDEMPOTENT_WRITE, Kind.CLUSTER)
         )
         return int(answer.error_code), Producer(id=int(answer.producer_id), epoch=int(answer.producer_epoch))
 
@@ -343,13 +396,16 @@ class Connection:
                 ],
                 max_version=3,
             ),
-            transactional_id=transactional_id,
+            _writing(transactional_id),
         )
-        return {
+        codes = {
             (topic.name, partition.partition_index): int(partition.partition_error_code)
             for topic in answer.results_by_topic_v3_and_below
             for partition in topic.results_by_partition
         }
+        for (topic, _), code in codes.items():
+            self._refuse_denied(code, _writing(transactional_id), Wanted(Operation.WRITE, Kind.TOPIC, topic))
+        return codes
 
     def add_group(self, transactional_id: str, producer: Producer, group: str) -> int:
         """Make a consumer group's offsets part of the transaction."""
@@ -363,8 +419,9 @@ class Connection:
                 group_id=group,
                 max_version=3,
             ),
-            transactional_id=transactional_id,
+            _writing(transactional_id),
         )
+        self._refuse_denied(answer.error_code, _writing(transactional_id), _reading(group))
         return int(answer.error_code)
 
     def commit_offsets(
@@ -400,13 +457,17 @@ class Connection:
                 ],
                 max_version=3,
             ),
-            group=group,
+            _reading(group),
         )
-        return {
+        codes = {
             (one.name, partition.partition_index): int(partition.error_code)
             for one in answer.topics
             for partition in one.partitions
         }
+        for (name, _), code in codes.items():
+            read = Wanted(Operation.READ, Kind.TOPIC, name)
+            self._refuse_denied(code, _writing(transactional_id), _reading(group), read)
+        return codes
 
     def has_group_offsets(self, group: str) -> bool:
         """Has a consumer group committed offsets?"""
@@ -415,6 +476,7 @@ class Connection:
         try:
             return bool(self.admin.list_group_offsets({group: None}).get(group))
         except KafkaError as error:
+            self._refuse_denied(error.errno or 0, Wanted(Operation.DESCRIBE, Kind.GROUP, group))
             raise Unanswered(f"{type(error).__name__}: {error}") from error
 
     def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> int:
@@ -429,8 +491,9 @@ class Connection:
                 committed=is_commit,
                 max_version=4,
             ),
-            transactional_id=transactional_id,
+            _writing(transactional_id),
         )
+        self._refuse_denied(answer.error_code, _writing(transactional_id))
         return int(answer.error_code)
 
     def describe_transaction(self, transactional_id: str) -> tuple[int, TransactionView]:
@@ -438,9 +501,10 @@ class Connection:
         from kafka.protocol.admin import DescribeTransactionsRequest
 
         answer = self.ask_coordinator(
-            DescribeTransactionsRequest(transactional_ids=[transactional_id]), transactional_id=transactional_id
+            DescribeTransactionsRequest(transactional_ids=[transactional_id]), _describing(transactional_id)
         )
         state = answer.transaction_states[0]
+        self._refuse_denied(state.error_code, _describing(transactional_id))
         view = TransactionView(
             transactional_id=state.transactional_id,
             state=str(state.transaction_state),
@@ -520,6 +584,7 @@ class Connection:
         if answer.error_code:
             raise Unanswered(f"fetch from {place}: code {answer.error_code}")
         part = answer.responses[0].partitions[0]
+        self._refuse_denied(part.error_code, Wanted(Operation.READ, Kind.TOPIC, place[0]))
         return Fetched(
             code=int(part.error_code),
             high_watermark=int(part.high_watermark),
@@ -562,10 +627,13 @@ class Connection:
             ),
             node=leader,
         )
+        for one in answer.topics:
+            for told in one.partitions:
+                self._refuse_denied(told.error_code, Wanted(Operation.DESCRIBE, Kind.TOPIC, one.name))
         return {
-            (one.name, part.partition_index): (int(part.error_code), int(part.offset))
+            (one.name, told.partition_index): (int(told.error_code), int(told.offset))
             for one in answer.topics
-            for part in one.partitions
+            for told in one.partitions
         }
 
 
@@ -674,6 +742,18 @@ def name_topic(servers: str, topic: str) -> frozenset[tuple[str, str]]:
 def hosts_of(servers: str) -> frozenset[str]:
     """The servers of a list, each by one name."""
     return frozenset(server.strip().lower().replace("localhost:", "127.0.0.1:") for server in servers.split(","))
+
+
+def _writing(transactional_id: str) -> Wanted:
+    return Wanted(Operation.WRITE, Kind.TRANSACTIONAL_ID, transactional_id)
+
+
+def _describing(transactional_id: str) -> Wanted:
+    return Wanted(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id)
+
+
+def _reading(group: str) -> Wanted:
+    return Wanted(Operation.READ, Kind.GROUP, group)
 
 
 def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:

@@ -23,6 +23,7 @@ from lockgate.errors import EpochFailed, RowRefused, TimeRefused
 from lockgate.kafka.codecs import Codec
 from lockgate.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.kafka.encode import HEADER_BYTES, HeaderWithoutKey, Records, RecordTooLarge, cut, encode, next_sequence
+from lockgate.kafka.rights import Kind, Operation, Wanted, refuse_denied
 from lockgate.kafka.transaction import GONE_SECONDS, TransactionLost, refuse_gone
 from lockgate.kafka.wire import Connection, Producer, Unanswered
 
@@ -180,6 +181,14 @@ class Writer:
     def _judge(self, lane: _Lane, batch: _Batch) -> None:
         """Raise where the failure of a batch does not pass by itself, or has lasted too long."""
         code, where = batch.code, f"{_name(lane.place)}, {self._where}"
+        write = Operation.WRITE
+        refuse_denied(
+            code,
+            self._connection.settings,
+            where,
+            Wanted(write, Kind.TOPIC, lane.place[0]),
+            Wanted(write, Kind.TRANSACTIONAL_ID, self._transactional_id),
+        )
         if code in FENCED:
             raise TransactionLost(
                 f"the partition does not take this producer any more: {name_of(code)}",

@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import BadMachine, Failed, Refused, Unreachable
+from lockgate.kafka.rights import Kind, Operation, denied
 from lockgate.presenter.answers import Answer, Answers
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Gathering, Limits
@@ -111,7 +112,7 @@ class Presenter:
         self._gathering = Gathering(tuple(places.scores), limits, self.tally, self._answers)
         self._analyser = {topic: analyser for analyser, topic in places.scores.items()}
         self._is_stamped = False  # by the broker: the result topic
-        self._refused: str | None = None
+        self._refused: Any = None  # the first error of an answer
 
     def run(self, is_over: threading.Event, *, ready: Callable[[], None] = lambda: None) -> None:
         """Read and answer until it is over; then all that came is answered, and in the result topic when this returns.
@@ -119,6 +120,8 @@ class Presenter:
         Args:
             ready: called once every transaction that comes from now on will be answered.
         """
+        from confluent_kafka import KafkaException
+
         consumer, asker, producer = self._clients()
         asking = None
         try:
@@ -137,6 +140,13 @@ class Presenter:
                 producer.purge()
                 producer.flush(_PATIENCE_SECONDS)  # so that each of them is told to be lost
             self._check_written(left)
+        except KafkaException as error:  # what ends the client, and is raised by whichever call comes next
+            self._refuse_denied(error.args[0], Operation.WRITE, self._places.results)
+            raise Failed(
+                f"the Kafka client has given up: {error.args[0].str()}",
+                where=f"presenter, servers {self._places.servers}",
+                fix="look at the brokers, and start the presenter again",
+            ) from error
         finally:
             self._is_reading.clear()
             if asking is not None:
@@ -211,9 +221,10 @@ class Presenter:
         if (error := message.error()) is not None:
             from confluent_kafka import KafkaError
 
+            self._refuse_denied(error, Operation.READ, str(topic))
             # Of all else the client says that it happened, and tries again.
             ends = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
-            if error.fatal() or error.code() in (*ends, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+            if error.fatal() or error.code() in ends:
                 raise Failed(
                     f"topic {topic!r} cannot be read any more: {error.str()}",
                     where=f"presenter, servers {self._places.servers}",
@@ -237,6 +248,7 @@ class Presenter:
                 producer.poll(_IDLE_SECONDS)
                 self._check_written(0)
             except KafkaException as error:
+                self._refuse_denied(error.args[0], Operation.WRITE, self._places.results)
                 raise Failed(
                     f"the Kafka client does not take an answer: {error.args[0].str()}",
                     where=f"presenter, transaction {answer.id!r}, topic {self._places.results!r}",
@@ -250,16 +262,18 @@ class Presenter:
         self.tally.unwritten -= 1
         if error is not None:
             self._gathering.note_lost(answer)
-            self._refused = self._refused or error.str()
+            self._refused = self._refused or error
             return
         kind, stamp = message.timestamp()
         self._is_stamped = kind == self._by_broker
         self._gathering.note_written(answer, stamp / 1000 if self._is_stamped else self._clock())
 
     def _check_written(self, left: int) -> None:
+        self._refuse_denied(self._refused, Operation.WRITE, self._places.results)
         if self._refused is not None or left:
+            why = f"{left} of them are still on their way" if left else self._refused.str()
             raise Failed(
-                f"answers could not be written: {f'{left} of them are still on their way' if left else self._refused}",
+                f"answers could not be written: {why}",
                 where=f"presenter, topic {self._places.results!r}, servers {self._places.servers}",
                 fix="look at the brokers, and start the presenter again; what was under way is answered by the result"
                 " store alone",
@@ -289,10 +303,10 @@ class Presenter:
 
         try:
             read = (self._places.transactions, *self._places.scores.values())
-            ends = [place for topic in read for place in self._partitions(consumer, topic)]
+            ends = [place for topic in read for place in self._partitions(consumer, topic, Operation.READ)]
             for place in ends:
                 _, place.offset = consumer.get_watermark_offsets(place, timeout=_PATIENCE_SECONDS)
-            return ends, self._partitions(consumer, self._places.results)
+            return ends, self._partitions(consumer, self._places.results, Operation.WRITE)
         except KafkaException as error:
             raise Unreachable(
                 f"Kafka at {self._places.servers} does not answer: {error.args[0].str()}",
@@ -301,10 +315,11 @@ class Presenter:
                 " in --client security.protocol=SASL_SSL",
             ) from error
 
-    def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
+    def _partitions(self, consumer: Consumer, topic: str, needs: Operation) -> list[TopicPartition]:
         from confluent_kafka import TopicPartition
 
         found = consumer.list_topics(topic, timeout=_PATIENCE_SECONDS).topics[topic]
+        self._refuse_denied(found.error, needs, topic)
         if found.error is not None or not found.partitions:
             raise Unreachable(
                 f"topic {topic!r} is not there: {found.error.str() if found.error else 'it has no partitions'}",
@@ -312,6 +327,15 @@ class Presenter:
                 fix="make it before the presenter starts, as a job that writes to it does",
             )
         return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+    def _refuse_denied(self, error: Any, operation: Operation, topic: str) -> None:
+        """Name the right that is missing, if that is the error.
+
+        The right to write any topic includes that to be idempotent, which is one on the cluster.
+        """
+        if error is not None and error.code() in (Kind.TOPIC.code, Kind.CLUSTER.code):
+            user = self._places.client.get("sasl.username")
+            raise denied(self._places.servers, user, [operation], Kind.TOPIC, topic, where="presenter")
 
 
 def wrong_with(asker: Consumer, places: Sequence[TopicPartition]) -> str | None:

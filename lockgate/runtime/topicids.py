@@ -30,10 +30,11 @@ from typing import Any
 from uuid import UUID
 
 from lockgate.errors import EpochFailed, Refused, TopicGone, Unreachable
+from lockgate.kafka.rights import Operation
 from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
 from lockgate.kafka.topics import asked
 from lockgate.kafka.transaction import GONE_SECONDS
-from lockgate.kafka.wire import connect
+from lockgate.kafka.wire import TopicShape, connect
 from lockgate.runtime.checkpoints import Checkpoint, initial_offsets
 from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.sinks.kafka import KafkaSink
@@ -182,8 +183,10 @@ class TopicIds:
         found: Ids = {}
         for settings, there in self._at.items():
             connection = connect(settings, where=self._where)
-            names = sorted({used.name for used in there})
-            shapes = asked(partial(connection.shapes, names, is_fresh=True), self._where)
+            shapes: dict[str, TopicShape] = {}
+            for is_read, needs in ((True, Operation.READ), (False, Operation.WRITE)):
+                names = sorted({used.name for used in there if used.is_read is is_read})
+                shapes |= asked(partial(connection.shapes, names, is_fresh=True, needs=needs), self._where)
             if settings not in self._clusters:
                 self._clusters[settings] = asked(connection.cluster_id, self._where)
             for used in there:

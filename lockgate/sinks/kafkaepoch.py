@@ -31,6 +31,7 @@ from lockgate.faultpoints import armed
 from lockgate.kafka.ledgeredit import replace_entry
 from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
 from lockgate.kafka.partitioning import place_hash
+from lockgate.kafka.rights import Operation
 from lockgate.kafka.settings import ClientSettings, read_settings
 from lockgate.kafka.topics import (
     OutputTopic,
@@ -98,8 +99,11 @@ class KafkaEpochs:
         timeout_ms = transaction_timeout_ms(self._connection, where=where)
         self.ledger = LedgerTopic(self._connection, job, where=where)
         self._names = [*dict.fromkeys(sink.topic for sink in sinks if sink.topic is not None)]
+        missing = [name for name in self._names if not self._may_write(name)]
         if is_new_life or not self._has_committed():
-            self._make_topics()
+            # The topics of a job that begins. Later one that is missing was deleted, and is not made in silence.
+            for name in missing:
+                make_topic(self._connection, name, where=self.where)
         if is_adopting:
             self._refuse_second_adoption()
         self._topics: dict[str, OutputTopic] = {}
@@ -203,12 +207,9 @@ class KafkaEpochs:
             self._first = None  # what failed was mended; another cluster may be asked next for what failed there
             return outcome
 
-    def _make_topics(self) -> None:
-        """Make the topics of a job that begins. Later one that is missing was deleted, and is not made in silence."""
-        existing = asked(lambda: self._connection.shapes(self._names, is_fresh=True), self.where)
-        for name in self._names:
-            if name not in existing:
-                make_topic(self._connection, name, where=self.where)
+    def _may_write(self, topic: str) -> bool:
+        """Is there such a topic? Denied where it may not be written."""
+        return asked(lambda: self._connection.require_rights(topic, Operation.WRITE), self.where)
 
     def _find_topics(self) -> dict[str, OutputTopic]:
         """The topics of the outputs, and for routed rows those that were seen before."""

@@ -15,8 +15,9 @@ from lockgate.dataflow.endpoints import ORIGINAL, POSITION, Reading, Source, Sou
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
 from lockgate.kafka.allowlist import READING, check_client
+from lockgate.kafka.rights import Operation
 from lockgate.kafka.settings import is_java_only
-from lockgate.kafka.topics import existing_topics
+from lockgate.kafka.topics import exists
 from lockgate.kafka.wire import name_topic
 from lockgate.sources.parsing import check_format, parse_key, parse_values
 from lockgate.sources.position import position
@@ -100,7 +101,7 @@ class KafkaSource(Source):
     def check(self, reading: Reading) -> None:
         if is_java_only(self.client):
             return  # our own client cannot look with these settings; Spark will
-        if self.topic not in existing_topics(self.servers, where=reading.where, client=self.client):
+        if not exists(self.servers, self.topic, Operation.READ, where=reading.where, client=self.client):
             raise BadJob(
                 f"topic {self.topic!r} does not exist at {self.servers}",
                 where=reading.where,

@@ -6,6 +6,14 @@ import pytest
 
 from lockgate.kafka.settings import read_settings
 from lockgate.kafka.wire import Connection
+from support.secured import Secured, secured_broker
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker with TLS, logins and rights, for all tests of this folder in a process."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,11 @@
-"""A real broker that asks who is there: what `read_settings` makes of Java's names opens its doors, and only those.
+"""What `read_settings` makes of Java's names opens the doors of a broker that asks who is there, and only those."""
 
-The broker has a listener for each way in, all on the loopback interface:
-
-    PLAINTEXT        for itself, and for tests that look behind the curtain
-    SASL_SSL         PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
-    SASL_PLAINTEXT   SCRAM-SHA-512 alone
-    SSL              with a certificate from every client
-"""
-
-import base64
-import random
+import json
 import shutil
-import subprocess
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,148 +20,17 @@ from kafka import KafkaAdminClient
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
 from lockgate.errors import BadMachine
 from lockgate.kafka.settings import read_settings
-from lockgate.services import ports
-from lockgate.services.kafka import KafkaCluster, Node, server_properties
-from lockgate.spark.jars import broker_jars
-from lockgate.spark.java import find_java
+from support.cli import call
 from support.records import count_ids, make_topics, send
 from support.runs import run_to_the_end
+from support.secured import KEY_PASSWORD, Secured, Way
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl"),
 ]
 
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-# With all that a password may hold: the broker reads it with Java's own parser, we with ours.
-BOBS_PASSWORD = r"a \"quoted\" b\\ack;slash='n, more="
-ALICES_PASSWORD = "alice-secret"
-KEY_PASSWORD = "key-secret"
 FAST_S = 8.0  # well below the ten seconds after which any broker that does not answer is given up
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way in: the address of a listener, and the `client=` of a job that is let in there."""
-
-    servers: str
-    client: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Secured:
-    """A running broker; `servers` is its PLAINTEXT listener, `directory` holds the PEM files."""
-
-    servers: str
-    directory: Path
-    plain: Way
-    scram_256: Way
-    scram_512: Way
-    unencrypted: Way
-    certificate: Way
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """One broker for this module, ended with it."""
-    home = tmp_path_factory.mktemp("secured")
-    make_certificates(home)
-    port, controller_port, sasl_ssl, sasl_plaintext, certified = ports.choose(5, random.Random())
-    node = Node(id=1, port=port, controller_port=controller_port)
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    cluster = KafkaCluster(directory=home, cluster_id=cluster_id, nodes=(node,))
-    properties = home / "server.properties"
-    properties.write_text(
-        server_properties(cluster, node) + secured_properties(home, node, sasl_ssl, sasl_plaintext, certified)
-    )
-    (home / "broker-1").mkdir()
-    class_path = ":".join(map(str, broker_jars()))
-    java = [str(find_java().path), "-Xmx384m", "-Dlog4j2.level=WARN", "-cp", class_path]
-    users = [f"{mechanism}=[name=alice,password={ALICES_PASSWORD}]" for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
-    storage = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties)]
-    subprocess.run([*storage, "--add-scram", users[0], "--add-scram", users[1]], check=True, capture_output=True)
-    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(home / "ca.pem")}
-    login = {
-        "PLAIN": f'{PLAIN} required username="bob" password="{BOBS_PASSWORD}";',
-        "SCRAM-SHA-256": f'{SCRAM} required username="alice" password="{ALICES_PASSWORD}";',
-        "SCRAM-SHA-512": f'{SCRAM} required username="alice" password="{ALICES_PASSWORD}";',
-    }
-
-    def sasl(protocol: str, mechanism: str) -> dict[str, str]:
-        return {
-            "security.protocol": protocol,
-            "sasl.mechanism": mechanism,
-            "sasl.jaas.config": login[mechanism],
-            **(trust if protocol == "SASL_SSL" else {}),
-        }
-
-    try:
-        cluster.daemon(node).start([*java, "kafka.Kafka", str(properties)])
-        cluster.wait()
-        yield Secured(
-            servers=cluster.servers,
-            directory=home,
-            plain=Way(f"127.0.0.1:{sasl_ssl}", sasl("SASL_SSL", "PLAIN")),
-            scram_256=Way(f"127.0.0.1:{sasl_ssl}", sasl("SASL_SSL", "SCRAM-SHA-256")),
-            scram_512=Way(f"127.0.0.1:{sasl_ssl}", sasl("SASL_SSL", "SCRAM-SHA-512")),
-            unencrypted=Way(f"127.0.0.1:{sasl_plaintext}", sasl("SASL_PLAINTEXT", "SCRAM-SHA-512")),
-            certificate=Way(
-                f"127.0.0.1:{certified}",
-                {
-                    "security.protocol": "SSL",
-                    **trust,
-                    "ssl.keystore.type": "PEM",
-                    "ssl.keystore.location": str(home / "client.pem"),
-                },
-            ),
-        )
-    finally:
-        cluster.stop()
-
-
-def secured_properties(home: Path, node: Node, sasl_ssl: int, sasl_plaintext: int, certified: int) -> str:
-    """What this broker has beyond an ordinary one; where a name comes twice, Java takes the last."""
-    host = "127.0.0.1"
-    open_door = f"BROKER://{host}:{node.port}"
-    doors = f"{open_door},SECURE://{host}:{sasl_ssl},SHOUTED://{host}:{sasl_plaintext},CERTIFIED://{host}:{certified}"
-    settings = {
-        "listeners": f"{doors},CONTROLLER://{host}:{node.controller_port}",
-        "advertised.listeners": doors,
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,"
-        "SHOUTED:SASL_PLAINTEXT,CERTIFIED:SSL",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(home / "broker.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(home / "ca.pem"),
-        "listener.name.certified.ssl.client.auth": "required",
-        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.secure.plain.sasl.jaas.config": f'{PLAIN} required user_bob="{BOBS_PASSWORD}";',
-        "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{SCRAM} required;",
-        "listener.name.shouted.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.shouted.scram-sha-512.sasl.jaas.config": f"{SCRAM} required;",
-    }
-    return "".join("{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in settings.items())
-
-
-def make_certificates(home: Path) -> None:
-    """An authority, what it signed for the broker and for a client, and another authority that signed nothing."""
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for name in ("ca", "stranger"):
-        openssl(home, "req", "-x509", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
-    (home / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    for name in ("broker", "client"):
-        openssl(home, "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"]
-        openssl(home, "x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.crt")
-        (home / f"{name}.pem").write_text((home / f"{name}.key").read_text() + (home / f"{name}.crt").read_text())
-    encrypt = ["-topk8", "-v2", "aes-256-cbc", "-passout", f"pass:{KEY_PASSWORD}"]
-    openssl(home, "pkcs8", *encrypt, "-in", "client.key", "-out", "client.encrypted.key")
-
-
-def openssl(home: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=home, check=True, capture_output=True)
 
 
 def ask(servers: str, client: dict[str, str]) -> list[str]:
@@ -262,17 +119,31 @@ def test_the_name_of_the_host_is_checked(secured: Secured) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("way", ["scram_512", "certificate"])
-def test_an_exactly_once_job_reads_and_writes_behind_the_door(way: str, secured: Secured, tmp_path: Path) -> None:
-    """Spark's connector reads with these settings, our writer writes with them, in the driver and in the workers."""
+@pytest.mark.parametrize("way", ["plain", "scram_256", "scram_512", "certificate"])
+def test_a_job_reads_and_writes_behind_the_door(way: str, secured: Secured, tmp_path: Path) -> None:
+    """Spark's connector reads with these settings and writes the copy; our writer writes the other, in workers."""
     door: Way = getattr(secured, way)
     name = f"guarded-{uuid.uuid4().hex[:8]}"
-    make_topics(secured.servers, f"{name}-in", f"{name}-out")
+    make_topics(secured.servers, f"{name}-in", f"{name}-out", f"{name}-copy")
     send(secured.servers, f"{name}-in", [{"id": number} for number in range(100)])
     rows = stream(
         "in", KafkaSource(topic=f"{name}-in", servers=door.servers, value="id BIGINT", client=door.client)
     ).where("id >= 0")
-    sink = KafkaSink(topic=f"{name}-out", servers=door.servers, key="id", client=door.client)
-    job = Job(name, rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    out, copy = (
+        KafkaSink(topic=f"{name}-{topic}", servers=door.servers, key="id", client=door.client)
+        for topic in ("out", "copy")
+    )
+    job = Job(
+        name,
+        rows.to("out", out),
+        rows.to("copy", copy, guarantee=Guarantee.AT_LEAST_ONCE),
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+    )
     run_to_the_end(job, tmp_path)
     assert count_ids(secured.servers, f"{name}-out") == Counter(range(100))
+    assert count_ids(secured.servers, f"{name}-copy") == Counter(range(100))
+    options = [word for setting, text in door.client.items() for word in ("--client", f"{setting}={text}")]
+    at_servers = ("--servers", door.servers, *options)
+    assert json.loads(call("ledger", "show", name, *at_servers, "--json").out)["entry"]["epoch"] >= 0
+    listed = json.loads(call("transactions", "list", *at_servers, "--json").out)["transactions"]
+    assert f"lockgate.{name}" in {one["transactional_id"] for one in listed}

@@ -18,6 +18,7 @@ from lockgate.errors import EpochFailed, TimeRefused, TopicGone
 from lockgate.kafka import writer as writers
 from lockgate.kafka.codes import Code
 from lockgate.kafka.encode import Records
+from lockgate.kafka.rights import Denied
 from lockgate.kafka.settings import ClientSettings, read_settings
 from lockgate.kafka.topics import describe_outputs, make_topic
 from lockgate.kafka.transaction import TransactionLost, Transactions
@@ -194,7 +195,8 @@ def test_a_producer_that_is_fenced_has_lost_its_transaction(code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(29, EpochFailed), (45, EpochFailed), (10, EpochFailed), (87, EpochFailed), (32, TimeRefused)]
+    ("code", "kind"),
+    [(29, Denied), (53, Denied), (45, EpochFailed), (10, EpochFailed), (87, EpochFailed), (32, TimeRefused)],
 )
 def test_a_refusal_that_does_not_pass_is_shown_at_once(code: int, kind: type[Exception]) -> None:
     wire = Wire(codes=[code])

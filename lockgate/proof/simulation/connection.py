@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from lockgate.commit.permits import Place
 from lockgate.kafka.codes import Code
 from lockgate.kafka.ledgertopic import KEY, LedgerTopic
+from lockgate.kafka.rights import Operation
 from lockgate.kafka.settings import ClientSettings
 from lockgate.kafka.wire import Clock, Connection, Fetched, Producer, TopicShape, TransactionView
 from lockgate.proof.simulation.broker import Batch, Broker
@@ -76,7 +77,9 @@ class ModelConnection(Connection):
         self._lacking = lacking  # how many batches the broker that answers lacks: none where it leads
         self._lacked = 0  # by the one that was asked last
 
-    def shapes(self, topics: Iterable[str], *, is_fresh: bool = False) -> dict[str, TopicShape]:
+    def shapes(
+        self, topics: Iterable[str], *, is_fresh: bool = False, needs: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicShape]:
         """One broker leads everything."""
         return dict.fromkeys(topics, _SHAPE)
 
