@@ -101,7 +101,7 @@ def _apart(spec: Spec, *, has_died: bool) -> tuple[str, ...]:
     """What a run did not exercise, although the job would."""
     said = {
         "no driver died": not has_died,
-        "declared at most once: it lost no checkpoint": spec.guarantee == "AT_MOST_ONCE",
+        "declared at most once: the harness threw its checkpoint away": spec.guarantee == "AT_MOST_ONCE",
         "in real time: it ran in micro-batches": spec.mode == "REAL_TIME",
     }
     return tuple(what for what, is_so in said.items() if is_so)
