@@ -383,7 +383,7 @@ class _Stage:
     def _failed(self, name: str) -> Failed:
         told = (self._home / f"{name}.err").read_text(errors="replace")
         return Failed(
-            f"{name} has ended:\n{textwrap.indent(_last_words(told), '    ')}",
+            f"{name} has ended:\n{textwrap.indent(_last_words(told), '    | ')}",
             where=str(self._home / f"{name}.err"),
             fix="see what it says; logs of Spark are beside it",
         )

@@ -132,8 +132,8 @@ def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
 def test_a_part_that_has_ended_is_told_with_its_cause(said: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "place.err").write_text(said)
     lines = str(stage_of(tmp_path)._failed("place")).splitlines()
-    assert lines[:2] == ["place has ended:", f"    {words}"]
-    assert ("      fix:   make it" in lines) == ("make it" in said)
+    assert lines[:2] == ["place has ended:", f"    | {words}"]
+    assert ("    |   fix:   make it" in lines) == ("make it" in said)
     assert lines[-2] == f"  where: {tmp_path / 'place.err'}"
 
 
