@@ -171,9 +171,7 @@ def read_settings(servers: str, client: Mapping[str, str], *, where: str, is_loo
     """
     given = check_client(client, LOOKING if is_lookup else CONNECTING, where=where)
     if is_lookup:
-        given = {
-            name: text for name, text in given.items() if name in _CONNECTING or name.startswith(("sasl.", "ssl."))
-        }
+        given = about_connecting(given)
     for what, fix in _java_only(given):
         raise BadJob(what, where=where, fix=fix)
     protocol = _choice(given, "security.protocol", PROTOCOLS, "PLAINTEXT", where)
@@ -207,6 +205,11 @@ def read_settings(servers: str, client: Mapping[str, str], *, where: str, is_loo
 def is_java_only(client: Mapping[str, str]) -> bool:
     """Whether only Java's client can connect with these: JKS stores, Kerberos, and whatever else is not translated."""
     return any(_java_only({name.removeprefix("kafka."): str(value).strip() for name, value in client.items()}))
+
+
+def about_connecting(client: Mapping[str, str]) -> dict[str, str]:
+    """Those of the settings that say how brokers are reached."""
+    return {name: text for name, text in client.items() if name in _CONNECTING or name.startswith(("sasl.", "ssl."))}
 
 
 def is_about_writing(name: str) -> bool:

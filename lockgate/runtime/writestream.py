@@ -26,6 +26,7 @@ from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, BadMachine, RecordsGone, Refused
+from lockgate.kafka.settings import about_connecting, read_settings
 from lockgate.kafka.wire import hosts_of
 from lockgate.runtime.checkpoints import Checkpoint, RunningQuery, running_query
 from lockgate.runtime.gaps import Gaps
@@ -114,7 +115,7 @@ def write_stream(
     held: dict[str, Hold | None] = {}  # what each start of the query holds of its checkpoint
     marked: set[str] = set()  # checkpoints that say whose they are
     topics: dict[str, TopicIds] = {}  # by start of the query, once it has done an epoch
-    read = [*_topics_read(dataframe)]
+    read = [*_topics_read(dataframe, where)]
     used = [*read, *used_topics([to])]
     is_own_cluster = bool(hosts_of(to.servers) & _source_servers(dataframe))
 
@@ -297,14 +298,24 @@ def _source_servers(dataframe: DataFrame) -> frozenset[str]:
     return frozenset(host for one in servers for host in hosts_of(one))
 
 
-def _topics_read(dataframe: DataFrame) -> Iterator[UsedTopic]:
-    """The topics that the frame reads and names; those that it finds by a pattern are not known before."""
+def _topics_read(dataframe: DataFrame, where: str) -> Iterator[UsedTopic]:
+    """The topics that the frame reads and names, as far as we can look at them.
+
+    Those that it finds by a pattern are not known before. The settings of its sources are the program's, and Spark's
+    connector takes some that we do not (Kerberos, for one): there nothing can be compared.
+    """
     for options in _sources(dataframe):
         found = {str(name): str(options.get(name)) for name in options.keySet().toArray()}
         client = {name.removeprefix("kafka."): text for name, text in found.items() if name.startswith("kafka.")}
         servers = client.pop("bootstrap.servers")
+        connecting = about_connecting(client)
+        try:
+            read_settings(servers, connecting, where=where, is_lookup=True)
+        except BadJob as error:
+            log.warning("%s: the topics of a source cannot be compared with the checkpoint: %s", where, error.what)
+            continue
         for topic in filter(None, found.get("subscribe", "").split(",")):
-            yield UsedTopic(topic.strip(), servers, client, is_read=True)
+            yield UsedTopic(topic.strip(), servers, connecting, is_read=True)
 
 
 def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int, where: str) -> None:
