@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -363,9 +363,18 @@ class Run:
             "job %s: the query starts again from its checkpoint: %s", self.job.name, first_cause(str(errors[0]))
         )
         errors.clear()
-        self._begin(self._start())
+        self._start_again()
         self._query_starts += 1
         return True
+
+    def _start_again(self) -> None:
+        """Start the next query of the job."""
+        from pyspark.errors import StreamingQueryException
+
+        # A query is not active any more a moment before Spark gives up its name, and the next one needs that name.
+        with suppress(StreamingQueryException):
+            self._query.awaitTermination()
+        self._begin(self._start())
 
     def _has_retries(self) -> bool:
         """Start a query again that has ended with all that was there, while events wait for another attempt."""
@@ -376,7 +385,7 @@ class Run:
         while not self._is_stopping.is_set():
             waiting = acker.waiting  # first: what is released after this look was waiting here
             if acker.take_released():
-                self._begin(self._start())
+                self._start_again()
                 return True
             if not waiting:
                 return False
@@ -399,7 +408,7 @@ class Run:
             try:
                 self.checkpoint = str(forgetting.begin())
                 self._watcher.begin_anew()
-                self._begin(self._start())
+                self._start_again()
                 self._query_starts += 1
                 return True
             except Exception as failed:  # noqa: BLE001 - one more failure in a row, and told if it is the last
