@@ -107,6 +107,7 @@ _POLL_SECONDS = 0.2
 _QUIET_SECONDS = 5.0
 _RESTARTS = 8
 _LAST_EPOCH_SECONDS = 60.0
+_END_SECONDS = 60
 _TICK_MS = 2
 _CLOCK_TOLERANCE = timedelta(seconds=5)
 _OTHER_SOURCES = "sources in the checkpoint offsets"
@@ -369,12 +370,15 @@ class Run:
 
     def _start_again(self) -> None:
         """Start the next query of the job."""
+        self._await_end()
+        self._begin(self._start())
+
+    def _await_end(self) -> None:
+        """A query is not active any more a moment before Spark gives up its name, which the job's next one needs."""
         from pyspark.errors import StreamingQueryException
 
-        # A query is not active any more a moment before Spark gives up its name, and the next one needs that name.
-        with suppress(StreamingQueryException):
-            self._query.awaitTermination()
-        self._begin(self._start())
+        with suppress(StreamingQueryException):  # how it ended is asked for elsewhere
+            self._query.awaitTermination(_END_SECONDS)
 
     def _has_retries(self) -> bool:
         """Start a query again that has ended with all that was there, while events wait for another attempt."""
@@ -493,6 +497,7 @@ class Run:
             self._forgetting.close()
         if self._held is not None:
             self._held.close()
+        self._await_end()
         error = self._query.exception()
         if error is not None and not self._is_stopping.is_set():
             told = _translate(error, self._writer.first_error, self)

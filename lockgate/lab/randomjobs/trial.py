@@ -91,6 +91,8 @@ def _is_stop(error: Exception) -> bool:
 
 def may_refuse(spec: Spec, refusal: str) -> bool:
     """May the start refuse a job that the plan accepts? Only for what no plan can know."""
+    if "monotonically_increasing_id() is not supported with streaming" in refusal:
+        return any(call.entry == "row_number" for step in used(spec) for call in calls_of(step))
     if "AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION" in refusal:  # Spark's rule, which only Spark knows
         calls = [call for step in used(spec) for call in calls_of(step)]
         return any(call.entry == "sum_of_noise" for call in calls)

@@ -66,7 +66,7 @@ def plant_files(patch: pytest.MonkeyPatch) -> None:
 
 def plant_transform(patch: pytest.MonkeyPatch) -> None:
     """Believe what is declared of a transform."""
-    patch.setattr(compiled, "find_chance", lambda result, frame: None)
+    patch.setattr(compiled, "find_chance", lambda *_, **__: None)
 
 
 def plant_functions(patch: pytest.MonkeyPatch) -> None:
