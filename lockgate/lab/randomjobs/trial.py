@@ -86,7 +86,8 @@ def run_trial(spec: Spec, seed: int) -> Outcome:
 
 def _is_stop(error: Exception) -> bool:
     """Does a job stop so at an event, a file or a row that it cannot use?"""
-    return isinstance(error, _STOPS) or GAUGE_REFUSES in str(error)
+    is_refused_so = isinstance(error, Refused) and isinstance(error.__context__, _STOPS)  # by a start that finds it
+    return is_refused_so or isinstance(error, _STOPS) or GAUGE_REFUSES in str(error)
 
 
 def may_refuse(spec: Spec, refusal: str) -> bool:

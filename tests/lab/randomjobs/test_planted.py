@@ -127,7 +127,7 @@ def test_a_run_shows_that_a_file_changed_after_it_was_read(spark: SparkSession) 
     print(f"plant_files: found by job {tally.jobs}, the {tally.judged}. that could be judged")
     assert any("it has to stop: a file of" in what for what in tally.finding.what), tally.finding.what
     tally = hunt_with(None, has_changed_file, tally.finding.seed, 1)
-    assert (tally.runs, tally.apart["it stopped, as it has to"]) == ({"holds": 1}, 1)
+    assert (tally.runs, tally.apart["it stopped, as it has to"]) == ({"holds": 1}, 1), tally.finding
 
 
 @pytest.mark.slow
