@@ -16,8 +16,8 @@ REST := not prove and (slow or (system and not smoke))
 help:
 	@echo "make demo       start local services and run the demonstration"
 	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
-	@echo "make test       pure and Spark tests, and a smoke ring on real services; 9 minutes on two cores"
-	@echo "make test-all   the same and all other tests; about 70 minutes  (make test-rest: only those others)"
+	@echo "make test       pure and Spark tests, and a smoke ring on real services; 5 to 9 minutes on two cores"
+	@echo "make test-all   the same and all other tests; 45 to 70 minutes  (make test-rest: only those others)"
 	@echo "make prove-all  200 kills and more; about an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make coverage   branch coverage of the pure and Spark tests"
 	@echo "make check      format, lint, strict types, make test"
