@@ -196,7 +196,13 @@ def test_reports_of_a_fresh_checkpoint_are_not_missed() -> None:
 def run_that_failed(start: Callable[[], Any]) -> Run:
     """A run whose query has just failed, after a hundred events."""
     here = planned(KafkaSource(topic="in", servers="localhost:9092", value="id INT"))
-    failed = SimpleNamespace(exception=lambda: RuntimeError("the first"), lastProgress=None, isActive=False, runId="1")
+    failed = SimpleNamespace(
+        exception=lambda: RuntimeError("the first"),
+        awaitTermination=lambda seconds: True,
+        lastProgress=None,
+        isActive=False,
+        runId="1",
+    )
     return Run(
         job=here.job,
         plan=here,
