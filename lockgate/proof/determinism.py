@@ -53,10 +53,11 @@ from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import find_nondeterministic
+from lockgate.planner.sqltext import read_text
 from lockgate.sinks.postgres import PostgresSink
 from lockgate.sinks.sqlite import SqliteSink
 
-_NO_CODE = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_QUOTED_NAME = re.compile("`[^`]*`")
 _CLOCK = re.compile(
     r"\b(current_timestamp|current_date|current_time|curdate|localtimestamp|now\s*\(|unix_timestamp\s*\(\s*\)"
     r"|to_unix_timestamp\s*\(\s*\))",
@@ -124,7 +125,7 @@ def order_keys(graph: LogicalGraph, node: Node) -> tuple[str, ...] | None:
 def _why(graph: LogicalGraph, node: Node) -> Iterator[str]:
     step = node.step
     for sql in expressions_of(node):
-        code = _NO_CODE.sub(" ", sql)
+        code = _QUOTED_NAME.sub(" ", read_text(sql).code)
         clock, rounding = _CLOCK.search(code), _ROUNDING.search(code)
         if clock is not None:
             yield f"asks for the clock, by {clock[1].rstrip('(').strip()} in {sql!r}"

@@ -43,14 +43,12 @@ def find_chance(frame: DataFrame, before: DataFrame | None = None, *, feeds_stat
         feeds_state: does anything below remember the rows? Otherwise their order does no harm.
     """
     wild = _BY_CHANCE | _BY_ORDER if feeds_state else _BY_CHANCE
-    known = Counter[str]() if before is None else Counter(map(_kind, _nodes(before)))
-    for kind in map(_kind, _nodes(frame)):
-        if known[kind] > 0:
-            known[kind] -= 1
-        elif kind in wild:
-            return kind
-    known = Counter[str]() if before is None else Counter(text for text, _ in _expressions(_nodes(before)))
-    for text, is_steady in _expressions(_nodes(frame)):
+    nodes, earlier = [*_nodes(frame)], [] if before is None else [*_nodes(before)]
+    added = Counter(map(_kind, nodes)) - Counter(map(_kind, earlier))
+    if (kind := next((one for one in added if one in wild), None)) is not None:
+        return kind
+    known = Counter(text for text, _ in _expressions(earlier))
+    for text, is_steady in _expressions(nodes):
         if known[text] > 0:
             known[text] -= 1
         elif not is_steady or find_changing(text) is not None:
