@@ -25,7 +25,7 @@ _DIRECTORY_MODE = 0o700
 
 
 def make_private(directory: Path) -> None:
-    """Let a directory be there; if it is made, nobody but its owner may look into it."""
+    """Make a directory that only its owner may read; one that exists stays as it is."""
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)

@@ -40,7 +40,7 @@ class Signer:
         return f"{kind}{payload}.{self._sign(kind + payload)}"
 
     def payloads(self, kind: str, message: str) -> Iterator[str]:
-        """The payloads of the marks of a kind in a message; those that nobody of ours has signed are none."""
+        """The payloads of the marks of a kind in a message that carry our signature."""
         for found in re.finditer(rf"{re.escape(kind)}({_MARK})\.([0-9a-f]{{{HASH_HEX}}})", message):
             if hmac.compare_digest(found[2], self._sign(kind + found[1])):
                 yield found[1]

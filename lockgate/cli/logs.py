@@ -65,7 +65,7 @@ class PlainLines(logging.Formatter):
 
 
 def write_plain() -> None:
-    """From now on a warning for which nobody has chosen a place is a line that moves no cursor and forges no other."""
+    """Print each warning without a handler as one line that moves no cursor and forges no other line."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PlainLines())
 

@@ -27,7 +27,7 @@ from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, read_obj
 
 FORMAT = 1
 
-MENDING = "somebody else wrote to it; look with `lockgate ledger show`, mend with `lockgate ledger set`"
+REPAIR = "another program wrote to it; look with `lockgate ledger show`, repair with `lockgate ledger set`"
 """What to do about an entry that cannot be read."""
 
 _NAME_MAX = 1000
@@ -127,7 +127,7 @@ def entry_of(value: object, where: str) -> Entry:
         raise InvariantBroken(
             f"the ledger's last entry cannot be read ({error}): {excerpt(value)}",
             where=where,
-            fix=MENDING,
+            fix=REPAIR,
         ) from None
 
 

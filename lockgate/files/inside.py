@@ -1,6 +1,6 @@
 """Delete and move files below a directory that others may write to, and never outside of it.
 
-A name that somebody else has chosen may lead outside in two ways: by its text (`../victim`, an absolute path), and by a
+A name that another user chose may lead outside in two ways: by its text (`../victim`, an absolute path), and by a
 link on its way. A check of the path before the call is not enough, because a folder can become a link in between. So
 each folder on the way is opened from the one above it, and links are not followed; what is done is done in the folder
 that is open then. The directory itself may be reached through links: its owner has named it.

@@ -3,7 +3,7 @@
     MODULE required username="..." password="...";
 
 One module, one of Kafka's own two (PLAIN and SCRAM), and its two options, each once. Anything else is refused: another
-module is code of somebody else's choice, and a text that only resembles this one may mean something else to Java.
+module is foreign code, and a text that only resembles this one may mean something else to Java.
 
 No part of the text is ever shown, because it holds a password.
 """

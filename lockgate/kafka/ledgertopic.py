@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from lockgate.commit.ledger import MENDING, Entry, entry_of
+from lockgate.commit.ledger import REPAIR, Entry, entry_of
 from lockgate.errors import BadMachine, EpochFailed, InvariantBroken, LedgerMismatch
 from lockgate.kafka.codes import RETRIABLE, Code, name_of
 from lockgate.kafka.rights import Kind, Operation, Wanted, refuse_denied
@@ -153,7 +153,7 @@ class LedgerTopic:
             return None
         where = f"offset {last.offset} of {self.where}"
         if last.trouble:
-            raise InvariantBroken(f"the ledger's last record cannot be read: {last.trouble}", where=where, fix=MENDING)
+            raise InvariantBroken(f"the ledger's last record cannot be read: {last.trouble}", where=where, fix=REPAIR)
         return entry_of(last.value, where)
 
     def peek(self) -> Entry | None:

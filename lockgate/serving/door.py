@@ -61,7 +61,7 @@ class Door:
         )
 
     def close(self) -> None:
-        """Let nobody in any more, and end the connections that are there."""
+        """Accept no more connections, and end those that are open."""
         self._reception.close()
         self._listening.close()
 

@@ -112,7 +112,7 @@ class CrashDesk:
         return "; ".join(f"{times}x with {in_hand}" for in_hand, times in counted) or None
 
     def close(self) -> None:
-        """Let nobody in any more; a connection that ends with the door is not one of a worker that died."""
+        """Accept no more connections; one that ends with the door is not one of a worker that died."""
         self.end()
         self._door.close()
 

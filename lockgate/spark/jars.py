@@ -142,7 +142,7 @@ def cache_directory() -> Path:
 
 
 def make_cache(directory: Path) -> None:
-    """Let there be a directory of the cache, which nobody else may write to."""
+    """Make a directory of the cache that only its owner may write to."""
     make_private(cache_directory())
     make_private(directory)
 
