@@ -42,14 +42,7 @@ from lockgate.lab.randomjobs.spec import (
     WindowAggregate,
     WindowApply,
 )
-
-COLUMNS = (Column("id", "BIGINT"), Column("k", "STRING"), Column("v", "BIGINT"), Column("at", "TIMESTAMP"))
-COUNT = Made("n", Call("count"))
-TIMED = EventTime("t", "s", "at", lateness_seconds=0)
-
-
-def event(epoch: int, id: int, key: str | None, number: int | None, at: int | None) -> Event:
-    return Event(epoch, 0, (id, key, number, at))
+from support.specs import COLUMNS, COUNT, TIMED, event
 
 
 def spec_of(*steps: Step, events: tuple[Event, ...], outputs: tuple[str, ...] = (), **others: Any) -> Spec:

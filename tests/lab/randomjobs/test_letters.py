@@ -8,7 +8,6 @@ from lockgate.lab.randomjobs.interpreter.letters import compare_letters
 from lockgate.lab.randomjobs.interpreter.rows import Letter
 from lockgate.lab.randomjobs.spec import (
     Call,
-    Column,
     Event,
     EventTime,
     Made,
@@ -25,15 +24,9 @@ from lockgate.lab.randomjobs.spec import (
     Window,
     WindowAggregate,
 )
+from support.specs import COLUMNS, COUNT, TIMED, event
 
-COLUMNS = (Column("id", "BIGINT"), Column("k", "STRING"), Column("v", "BIGINT"), Column("at", "TIMESTAMP"))
-COUNT = Made("n", Call("count"))
-TIMED = EventTime("t", "s", "at", lateness_seconds=0)
 ONCE, AT_LEAST, AT_MOST = Guarantee.END_TO_END_EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE
-
-
-def event(epoch: int, id: int, key: str, number: int | None, at: int | None) -> Event:
-    return Event(epoch, 0, (id, key, number, at))
 
 
 def spec_of(*steps: Step, events: tuple[Event, ...], sink: Sink | None = None, **others: Any) -> Spec:
