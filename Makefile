@@ -11,19 +11,21 @@ FIRST := not prove and not slow and (not system or smoke)
 REST := not prove and (slow or (system and not smoke))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo example test test-rest test-all prove-all coverage check venv jars lock clean preflight
+.PHONY: help demo example test test-rest test-all prove-all coverage check venv jars lock clean preflight sbom audit
 
 help:
 	@echo "make demo       start local services and run the demonstration"
 	@echo "make example    run an example: make example NAME=smoke_alarm; without NAME, list them"
 	@echo "make test       pure and Spark tests, and a smoke ring on real services; 5 to 9 minutes on two cores"
 	@echo "make test-all   the same and all other tests; 45 to 70 minutes  (make test-rest: only those others)"
-	@echo "make prove-all  200 kills and more; about an hour; the table goes to .lockgate/prove-all.json"
+	@echo "make prove-all  200 kills and more, and ten minutes of fuzzing; over an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make coverage   branch coverage of the pure and Spark tests"
-	@echo "make check      format, lint, strict types, make test"
+	@echo "make check      format, lint, strict types, English, make test"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
 	@echo "make jars       only the Kafka connector and broker, HDFS, and what makes Java start quickly"
 	@echo "make lock       choose the versions of requirements.lock again (needs uv)"
+	@echo "make sbom       the bill of materials, with licences and hashes, as CycloneDX: sbom.cdx.json"
+	@echo "make audit      ask OSV for known vulnerabilities of what is locked; 3 if nothing could be audited"
 	@echo "make clean      stop the local services; remove .venv and caches (data in .lockgate stays)"
 
 demo: venv
@@ -58,6 +60,7 @@ check: venv jars
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict
+	$(VENV)/bin/python scripts/prose.py
 	$(PYTEST) -m "$(FIRST)"
 
 jars: venv
@@ -91,6 +94,12 @@ $(PACKAGES): requirements.lock
 $(SELF): $(PACKAGES) pyproject.toml
 	@$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --no-index -e .
 	@touch $(SELF)
+
+sbom: venv
+	$(VENV)/bin/python scripts/sbom.py > sbom.cdx.json
+
+audit: venv
+	@$(VENV)/bin/python scripts/audit.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \

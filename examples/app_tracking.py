@@ -1,7 +1,7 @@
-"""Does a campaign sell? Clicks on its advert, joined with what the same user buys within a day; and visits to the app.
+"""Does a campaign sell? Clicks on its advert, joined with purchases of the same user within a day; and visits.
 
-The first click of a visit names the advert that led to it, or that none did. A purchase counts for every such click of
-its user in the day before it. Clicks of a user with at most half an hour between them are one visit.
+The first click of a visit names the advert that led to it, or "no advert". A purchase counts for every such click of
+its user in the day before. Clicks of a user with at most half an hour between them are one visit.
 
     lockgate plan examples/app_tracking.py      the graphs and the guarantee
     python examples/app_tracking.py             a run over three made-up days; needs no broker
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 CLICK = "user STRING, page STRING, campaign STRING, at TIMESTAMP"
 PURCHASE = "user STRING, cents BIGINT, bought TIMESTAMP"
@@ -40,7 +40,7 @@ def job(clicks: str = "clicks", purchases: str = "purchases", sales: str = "sale
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late to be counted."""
+    """The same without Spark, for `lockgate prove`, which marks late events as `_late`."""
     clicks, purchases = ([one for one in events[name] if not one["_late"]] for name in ("clicks", "purchases"))
     sales = [
         {name: one for name, one in {**click, **purchase}.items() if name != "_late"}
@@ -66,7 +66,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 
 
 def make_activity(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Visits of three days, most of new users, and what is bought after them; up to half an hour out of order."""
+    """Visits of three days, mostly of new users, and their purchases; up to half an hour out of order."""
     rng, made = random.Random(seed), []
     for number in range(count):
         user, campaign = f"user-{rng.randrange(3 * count)}", rng.choice(list(CHANCES))

@@ -1,11 +1,11 @@
 """Which team earns the bonus? 500 bubbles within a minute of event time, although a player was in a tunnel.
 
-What a player pops in a tunnel is sent when the train is out again, minutes later, and counts for the minute in which
-it was popped. `lateness` says how long every result waits for that. The other way: wait for seconds, and correct what
-was told while `allowed` lasts; results then carry `revision`, and the highest one of a window holds.
+The phone of a player in a tunnel sends bubbles minutes later. They count for the minute in which they were popped.
+`lateness` says how long every result waits for them. The alternative: wait for seconds only, and correct results while
+`allowed` lasts. Results then carry `revision`, and the highest revision of a window is valid.
 
-    lockgate plan examples/bubbles.py -p lateness="10 seconds" -p allowed="10 minutes"      the other way, as a plan
-    python examples/bubbles.py      a run over 3,600 made-up events, and one that does not wait; needs no broker
+    lockgate plan examples/bubbles.py -p lateness="10 seconds" -p allowed="10 minutes"      the alternative, as a plan
+    python examples/bubbles.py      a run over 3,600 made-up events, and one without waiting; needs no broker
 """
 
 import random
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, Late, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 POPPED = "team STRING, player STRING, bubbles INT, at TIMESTAMP"
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ def job(
     least: int = 500,
     name: str = "bubbles",
 ) -> Job:
-    """The minutes, one beginning every ten seconds, in which a team popped at least so many bubbles."""
+    """The minutes in which a team popped at least `least` bubbles; a minute begins every ten seconds."""
     earned = (
         stream("popped", FileSource(path=popped, value=POPPED))
         .event_time("at", lateness=lateness, late=Late.DROP if allowed is None else Late.CORRECT, allowed=allowed)
@@ -46,9 +46,9 @@ def job(
 def answer(
     events: Mapping[str, Sequence[dict[str, Any]]], lateness: timedelta, allowed: timedelta | None, least: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its windows."""
+    """The same without Spark, for `lockgate prove`, which marks events that are late for their windows as `_late`."""
     if allowed is not None:
-        return {}  # which revisions are told hangs on where epochs end
+        return {}  # the revisions depend on where epochs end
     watermark = max(one["at"] for one in events["popped"]) - lateness
     totals: dict[tuple[str, datetime], int] = defaultdict(int)
     for one in events["popped"]:
@@ -65,7 +65,7 @@ def answer(
 
 
 def make_bubbles(count: int, seed: int) -> Iterator[dict[str, object]]:
-    """Twelve minutes in the order of arrival: in the sixth the otters are quick, and one of them is in a tunnel."""
+    """Twelve minutes in the order of arrival: in the sixth the otters are fast, and one of them is in a tunnel."""
     rng = random.Random(seed)
     arriving = []
     for number in range(count):
@@ -81,7 +81,7 @@ def make_bubbles(count: int, seed: int) -> Iterator[dict[str, object]]:
 
 
 def main(directory: Path | None = None, **times: Any) -> None:
-    """Run the job over made-up events, then one that does not wait and tells every minute; `times` go to the first."""
+    """Run the job over made-up events, then without waiting and for every minute; `times` are for the first run."""
     with in_directories("popped", "bonuses", "hasty", directory=directory, epochs=8) as tryout:
         popped, bonuses, hasty = tryout.places.values()
         tryout.send("popped", make_bubbles(count=3600, seed=7))

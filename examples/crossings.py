@@ -1,4 +1,4 @@
-"""How busy are the crossings? Vehicles in the last five minutes, told every minute, for each crossing.
+"""How busy are the crossings? Vehicles of the last five minutes, every minute, for each crossing.
 
 lockgate plan examples/crossings.py      the graphs and the guarantee
 python examples/crossings.py             a run over three thousand made-up vehicles; needs no broker
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 VEHICLE = "crossing STRING, kind STRING, speed INT, at TIMESTAMP"
 
 
 def job(vehicles: str = "vehicles", counts: str = "counts") -> Job:
-    """All vehicles, the lorries among them and the fastest; a vehicle is in five of the windows."""
+    """All vehicles, the lorries among them and the highest speed; a vehicle is in five windows."""
     counted = (
         stream("vehicles", FileSource(path=vehicles, value=VEHICLE))
         .event_time("at", lateness=timedelta(seconds=10))
@@ -31,7 +31,7 @@ def job(vehicles: str = "vehicles", counts: str = "counts") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
+    """The same without Spark, for `lockgate prove`, which marks events that are late for their windows as `_late`."""
     minute = timedelta(minutes=1)
     watermark = max(vehicle["at"] for vehicle in events["vehicles"]) - timedelta(seconds=10)
     groups: dict[tuple[str, datetime], list[dict[str, Any]]] = defaultdict(list)

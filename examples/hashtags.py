@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql import Row
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, explain, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_topics, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_topics, run_main
 
 
 def job(servers: str = "localhost:9092", posts: str = "posts", counts: str = "hashtag-counts") -> Job:
@@ -42,7 +42,7 @@ def find_hashtags(post: Row) -> Iterator[tuple[str, datetime]]:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes for a closed minute.
+    """The same without Spark, for `lockgate prove`, which marks events of a closed minute as `_late`.
 
     A post without a hashtag does not move the time.
     """
@@ -86,11 +86,11 @@ def main(servers: str | None = None) -> None:
         rows = tryout.rows("counts")
     minutes = sorted({row["window_start"] for row in rows})
     uses = {(row["hashtag"], row["window_start"]): row["uses"] for row in rows}
-    # Where a hashtag was not used in a minute there is no row.
+    # A minute in which a hashtag was not used has no row.
     trends = {hashtag: [uses.get((hashtag, minute), 0) for minute in minutes] for hashtag, _ in uses}
     for hashtag, some in sorted(trends.items(), key=lambda item: -sum(item[1])):
         print(f"#{hashtag:12} {terminal.sparkline(some, floor=0)}  {sum(some):4} uses, {some[-1]} in the latest minute")
-    print("\nThe minute after these is still open: it closes when posts of ten seconds later have come.")
+    print("\nThe next minute is still open: it closes when a post arrives that is ten seconds later than its end.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """How does a promotion sell? Orders and amounts per promotion and minute, and a running total with every order.
 
-Two outputs, one job: both are fed by the same orders in the same epochs, and are out in one transaction of Kafka.
+One job has two outputs: both get the same orders in the same epochs, and one Kafka transaction commits both.
 
     lockgate plan examples/order_volume.py      the graphs and the guarantee; needs no broker
-    python examples/order_volume.py             a run over three thousand made-up orders; --live: on a page that updates
+    python examples/order_volume.py             a run over three thousand made-up orders; --live shows a live page
 """
 
 import random
@@ -14,8 +14,8 @@ from typing import Any
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream, windows
 from lockgate.dashboard.figure import Figure
-from lockgate.demo import terminal
-from lockgate.demo.example import in_topics, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_topics, run_main
 
 ORDER = "order_id BIGINT, product STRING, amount DECIMAL(10,2), promotion STRING, at TIMESTAMP"
 MINUTE = timedelta(minutes=1)
@@ -42,7 +42,7 @@ def job(
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`; what comes for a closed minute, `_late`, counts in the totals."""
+    """The same without Spark, for `lockgate prove`; late events (`_late`) count in the totals only."""
     orders = [order for order in events["orders"] if order["promotion"] is not None]
     watermark = max(order["at"] for order in orders) - timedelta(seconds=10)
     minutes: dict[tuple[str, datetime], list[Any]] = defaultdict(list)
@@ -63,7 +63,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 
 
 def make_orders(count: int, seed: int, minutes: int = 5) -> Iterator[dict[str, object]]:
-    """Orders of some minutes, a little out of order; of two promotions the second catches on as time goes by."""
+    """Orders of some minutes, a little out of order; the second of two promotions becomes more popular."""
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):
@@ -78,7 +78,7 @@ def make_orders(count: int, seed: int, minutes: int = 5) -> Iterator[dict[str, o
 
 
 def main(servers: str | None = None, live: bool = False) -> None:
-    """Send orders, run the job, show what the promotions bring: at the end, or live on a page."""
+    """Send orders, run the job, show the volume of the promotions: at the end, or live on a page."""
     with in_topics("orders", "volume", "totals", servers=servers) as tryout:
         described = job(**tryout.places)
         if live:
@@ -92,7 +92,7 @@ def main(servers: str | None = None, live: bool = False) -> None:
         volume = sorted(tryout.rows("volume"), key=lambda row: (row["promotion"], row["window_start"]))
         totals = sorted(tryout.rows("totals"), key=lambda row: (row["promotion"], row["total_orders"]))
     print(terminal.bars({f"{row['promotion']} {row['window_start']:%H:%M}": row["amount"] for row in volume}))
-    print("\nso far, the open minute too\n" + terminal.bars({row["promotion"]: row["total_amount"] for row in totals}))
+    print("\ntotals with the open minute\n" + terminal.bars({row["promotion"]: row["total_amount"] for row in totals}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Which payments are to be settled, and for what fee? Each exactly once, and those of an account in their order.
+"""Which payments are to be settled, and for what fee? Each exactly once, in the order of its account.
 
-No state and no windows: one topic in, one topic out, one transaction of Kafka for every epoch. It is the job with which
-a thousand processes were killed (docs/PROVE.md).
+One topic in, one topic out, one Kafka transaction per epoch, no state and no windows. A thousand kills tested this job
+(docs/PROVE.md).
 
     lockgate prove examples/payments.py --kills 12     kill it yourself
     python examples/payments.py                        a run over two thousand made-up payments
@@ -14,14 +14,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
-from lockgate.demo import terminal
-from lockgate.demo.example import in_topics, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_topics, run_main
 
 PAYMENT = "id BIGINT, account STRING, cents BIGINT, currency STRING, at TIMESTAMP"
 
 
 def job(servers: str = "localhost:9092", payments: str = "payments", settlements: str = "settlements") -> Job:
-    """Every payment in euro with its fee, a quarter of a percent of it; refunds have none and are not settled here."""
+    """Every payment in euro with its fee of a quarter of a percent; without refunds, which have no fee."""
     due = (
         stream("payments", KafkaSource(topic=payments, servers=servers, value=PAYMENT))
         .where("currency = 'EUR' AND cents > 0")
@@ -65,7 +65,7 @@ def main(servers: str | None = None) -> None:
     fees: Counter[str] = Counter()
     for row in rows:
         fees[row["account"]] += row["fee_cents"]
-    print(f"{len(rows):,} payments settled; the fees of the accounts that pay most, in cents")
+    print(f"{len(rows):,} payments settled; the accounts with the highest fees, in cents")
     print(terminal.bars(dict(sorted(fees.items(), key=lambda item: (-item[1], item[0]))[:8])))
 
 

@@ -1,4 +1,4 @@
-"""Who reads how long? Reading sessions: pages turned by one reader, until a quarter of an hour passes without one.
+"""How long do people read? Pages turned by one reader, until a quarter of an hour passes without one.
 
 lockgate plan examples/reading_sessions.py      the graphs and the guarantee
 python examples/reading_sessions.py             a run over 1,200 made-up pages; needs no broker
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 PAGE = "reader STRING, book STRING, page INT, at TIMESTAMP"
 
 
 def job(pages: str = "pages", sessions: str = "sessions") -> Job:
-    """Pages and duration of every session, from the first page to the last; `window_end` is a gap behind that."""
+    """Pages and duration of every session, from the first page to the last; `window_end` is one gap later."""
     read = (
         stream("pages", FileSource(path=pages, value=PAGE))
         .event_time("at", lateness=timedelta(minutes=2))
@@ -33,7 +33,7 @@ def job(pages: str = "pages", sessions: str = "sessions") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
+    """The same without Spark, for `lockgate prove`, which marks events that are late for their windows as `_late`."""
     gap = timedelta(minutes=15)
     watermark = max(page["at"] for page in events["pages"]) - timedelta(minutes=2)
     sessions: dict[str, list[list[datetime]]] = defaultdict(list)

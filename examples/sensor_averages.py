@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, stream, windows
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 READING = "sensor STRING, temperature DOUBLE, at TIMESTAMP"
 
@@ -35,7 +35,7 @@ def job(readings: str = "readings", averages: str = "averages") -> Job:
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for its window."""
+    """The same without Spark, for `lockgate prove`, which marks events that are late for their windows as `_late`."""
     minute = timedelta(minutes=1)
     watermark = max(reading["at"] for reading in events["readings"]) - timedelta(seconds=10)
     groups: dict[tuple[str, datetime], list[float]] = defaultdict(list)
@@ -57,7 +57,7 @@ def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dic
 
 
 def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
-    """Readings of ten minutes, a little out of order; each sensor hangs in a place of its own."""
+    """Readings of ten minutes, a little out of order; each sensor has a place of its own."""
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for number in range(count):

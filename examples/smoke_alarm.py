@@ -1,7 +1,7 @@
 """Is there a fire? A high temperature, then smoke in the same room within ten minutes.
 
-Readings arrive out of order; the pattern is looked for in the order of their event time. A room that was hot and had
-no smoke for ten minutes gives no alarm, but a row of its own: somebody may want to look at the heating.
+Readings arrive out of order; the job looks for the pattern in the order of event time. A room that was hot and had no
+smoke for ten minutes gives no alarm, but a row of its own, so that the heating can be checked.
 
     lockgate plan examples/smoke_alarm.py      the graphs and the guarantee
     python examples/smoke_alarm.py             a run over two thousand made-up readings; needs no broker
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lockgate import FileSink, FileSource, Guarantee, Job, pattern, stream
-from lockgate.demo import terminal
-from lockgate.demo.example import in_directories, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_directories, run_main
 
 READING = "room STRING, temperature DOUBLE, smoke BOOLEAN, at TIMESTAMP"
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -40,14 +40,14 @@ def job(readings: str = "readings", alarms: str = "alarms", hot: str = "hot") ->
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`, which marks as `_late` what comes too late for the pattern."""
+    """The same without Spark, for `lockgate prove`, which marks events that are late for the pattern as `_late`."""
     bound = timedelta(minutes=10)
     until = max(reading["at"] for reading in events["readings"]) - timedelta(minutes=1)
     waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
     alarms, hot = [], []
 
     def give_up(room: str, at: datetime) -> None:
-        """Tell of what was hot in a room so long before that no smoke from now on could be its own."""
+        """Report hot readings of a room that are too old for any smoke from now on."""
         while waiting[room] and waiting[room][0]["at"] + bound < at:
             first = waiting[room].pop(0)
             ends = {"match_start": first["at"], "match_end": first["at"]}
@@ -83,7 +83,7 @@ def make_readings(count: int, seed: int) -> Iterator[dict[str, object]]:
 
 
 def main(directory: Path | None = None) -> None:
-    """Write readings, run the job over them, show a time line of each room: what was hot, and where there is a fire."""
+    """Write readings, run the job over them, show a time line of each room: hot readings and alarms."""
     with in_directories("readings", "alarms", "hot", directory=directory) as tryout:
         tryout.send("readings", make_readings(count=2000, seed=7))
         tryout.run(job(**tryout.places))

@@ -1,10 +1,10 @@
-"""How much does each customer use? API events become transactions, which are counted per customer as they come.
+"""How much does each customer use? API events become transactions; the job counts those of each customer as they come.
 
-One event in fifty is malformed: it becomes a dead letter and holds nobody up. The same job under three promises:
+One event in fifty is malformed: it becomes a dead letter and does not delay the others. The same job in three modes:
 
-    acks           at-least-once; an event that fails is tried again alone, twice, before it is a letter
-    checkpoints    at-least-once; an event that fails is a letter at once, the state counts each transaction once
-    exactly-once   the same, and each row and each letter is out once
+    acks           at-least-once; an event that fails is retried alone, twice, before it becomes a dead letter
+    checkpoints    at-least-once; an event that fails becomes a dead letter at once, the state counts each event once
+    exactly-once   the same, and each row and each dead letter is committed once
 
 lockgate plan examples/system_usage.py -p mode=acks      the graphs and the guarantee; needs no broker
 python examples/system_usage.py                          a run of each over two thousand made-up events
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, StatefulFunction, acks, stream, value
-from lockgate.demo import terminal
-from lockgate.demo.example import in_topics, kafka_at, run_main
+from lockgate.lab.demo import terminal
+from lockgate.lab.demo.example import in_topics, kafka_at, run_main
 
 TRANSACTION = "id BIGINT, customer STRING, object STRING, writes BOOLEAN"
 Promise = Literal["acks", "checkpoints", "exactly-once"]
@@ -29,13 +29,13 @@ MODES: dict[Promise, dict[str, Any]] = {
 
 
 def as_transaction(row: Any) -> tuple[Any, ...]:
-    """The transaction of an API event, whose call looks like `POST /orders`; fails where it does not."""
+    """The transaction of an API event, whose call looks like `POST /orders`; raises if it does not."""
     method, path = row.call.split(" ")
     return row.id, row.customer, path.removeprefix("/"), method != "GET"
 
 
 class Usage(StatefulFunction):
-    """Counts the transactions of a customer, and tells the count with each of them."""
+    """Counts the transactions of a customer, and emits the count with each of them."""
 
     schema = "customer STRING, id BIGINT, transactions BIGINT"
     transactions = value("BIGINT")
@@ -53,7 +53,7 @@ def job(
     mode: Promise = "exactly-once",
     name: str = "system-usage",
 ) -> Job:
-    """The transactions of each customer; a job that runs under two modes at once needs two names."""
+    """The transactions of each customer; two modes that run at the same time need two names."""
     source = KafkaSource(topic=events, servers=servers, value="id BIGINT, customer STRING, call STRING")
     transactions = stream("events", source).map(as_transaction, schema=TRANSACTION)
     counted = transactions.key_by("customer").process(Usage(), name="analyser")
@@ -62,7 +62,7 @@ def job(
 
 
 def answer(events: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same without Spark, for `lockgate prove`; of a malformed event there is a dead letter instead of a row."""
+    """The same without Spark, for `lockgate prove`; a malformed event has a dead letter instead of a row."""
     rows, counts = [], Counter[str]()
     for event in events["events"]:
         if event["call"].count(" ") == 1:
@@ -81,7 +81,7 @@ def make_calls(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main(servers: str | None = None) -> None:
-    """Send events, count them under each promise, show what the state says: the greatest count of each customer."""
+    """Send events, count them in each mode, show the greatest count of each customer."""
     told = []
     with kafka_at(servers) as servers:
         for mode in MODES:

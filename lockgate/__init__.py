@@ -1,7 +1,14 @@
 """Stream processing on Apache Spark whose delivery guarantee is declared, derived, kept and proven.
 
-A name is loaded when it is first used: the command line answers at once, and Spark's workers, which need only what
-writes their rows, do not load a planner with each new process.
+A name is loaded at its first use. So the command line answers at once, and Spark's workers, which only write rows, do
+not load a planner with each new process.
+
+The examples in docstrings start like a job file, and read these two streams:
+
+    >>> from lockgate import *
+    >>> bought = MemorySource([], value="id BIGINT, ip STRING, amount DOUBLE, at TIMESTAMP")
+    >>> orders = stream("orders", bought)
+    >>> clicks = stream("clicks", MemorySource([], value="ip STRING, url STRING, seen TIMESTAMP"))
 """
 
 from __future__ import annotations
@@ -11,69 +18,74 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockgate.commit.resource import CommittingSink, Resource
+    from lockgate.connectors.files.reading import read_files
+    from lockgate.connectors.files.sink import FileSink
+    from lockgate.connectors.files.source import FileSource
+    from lockgate.connectors.kafka.sink import KafkaSink
+    from lockgate.connectors.kafka.source import KafkaSource
+    from lockgate.connectors.local.console import ConsoleSink
+    from lockgate.connectors.local.memorysink import MemorySink
+    from lockgate.connectors.local.memorysource import MemorySource
+    from lockgate.connectors.local.sensors import SensorSource
+    from lockgate.connectors.local.socket import SocketSource
+    from lockgate.connectors.monitor.sink import MonitorSink
+    from lockgate.connectors.mqtt.source import MqttSource
+    from lockgate.connectors.postgres.sink import PostgresSink
+    from lockgate.connectors.sqlite.sink import SqliteSink
     from lockgate.dataflow import aggregates, exchange, synopses, windows
     from lockgate.dataflow import patterns as pattern
     from lockgate.dataflow.deadletters import DeadLetters
     from lockgate.dataflow.eventtime import Late
     from lockgate.dataflow.fanout import Partial
+    from lockgate.dataflow.format import Format
     from lockgate.dataflow.job import Job
+    from lockgate.dataflow.joinkind import JoinKind
     from lockgate.dataflow.state import StatefulFunction, list_of, map_of, value
     from lockgate.dataflow.stream import KeyedStream, Output, Stream, WindowedStream, stream
     from lockgate.dataflow.table import FileTable, PostgresTable, Table, table
     from lockgate.dataflow.tracking import acks
     from lockgate.errors import LockgateError
-    from lockgate.files.reading import read_files
     from lockgate.guarantees import Guarantee, Mode
     from lockgate.planner.explain import explain
     from lockgate.planner.plan import Plan, plan
-    from lockgate.runtime.run import Run, run
+    from lockgate.runtime.run import run
+    from lockgate.runtime.running import Run
     from lockgate.runtime.state import get_state
     from lockgate.runtime.writestream import write_stream
-    from lockgate.sinks.console import ConsoleSink
-    from lockgate.sinks.files import FileSink
-    from lockgate.sinks.kafka import KafkaSink
-    from lockgate.sinks.memory import MemorySink
-    from lockgate.sinks.monitor import MonitorSink
-    from lockgate.sinks.postgres import PostgresSink
-    from lockgate.sinks.sqlite import SqliteSink
-    from lockgate.sources.files import FileSource
-    from lockgate.sources.kafka import KafkaSource
-    from lockgate.sources.memory import MemorySource
-    from lockgate.sources.mqtt import MqttSource
-    from lockgate.sources.sensors import SensorSource
-    from lockgate.sources.socket import SocketSource
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CommittingSink": "lockgate.commit.resource",
-    "ConsoleSink": "lockgate.sinks.console",
+    "ConsoleSink": "lockgate.connectors.local.console",
     "DeadLetters": "lockgate.dataflow.deadletters",
-    "FileSink": "lockgate.sinks.files",
-    "FileSource": "lockgate.sources.files",
+    "FileSink": "lockgate.connectors.files.sink",
+    "FileSource": "lockgate.connectors.files.source",
     "FileTable": "lockgate.dataflow.table",
+    "Format": "lockgate.dataflow.format",
     "Guarantee": "lockgate.guarantees",
     "Job": "lockgate.dataflow.job",
-    "KafkaSink": "lockgate.sinks.kafka",
-    "KafkaSource": "lockgate.sources.kafka",
+    "JoinKind": "lockgate.dataflow.joinkind",
+    "KafkaSink": "lockgate.connectors.kafka.sink",
+    "KafkaSource": "lockgate.connectors.kafka.source",
     "KeyedStream": "lockgate.dataflow.stream",
     "Late": "lockgate.dataflow.eventtime",
     "LockgateError": "lockgate.errors",
-    "MemorySink": "lockgate.sinks.memory",
-    "MemorySource": "lockgate.sources.memory",
+    "MemorySink": "lockgate.connectors.local.memorysink",
+    "MemorySource": "lockgate.connectors.local.memorysource",
     "Mode": "lockgate.guarantees",
-    "MonitorSink": "lockgate.sinks.monitor",
-    "MqttSource": "lockgate.sources.mqtt",
+    "MonitorSink": "lockgate.connectors.monitor.sink",
+    "MqttSource": "lockgate.connectors.mqtt.source",
     "Output": "lockgate.dataflow.stream",
     "Partial": "lockgate.dataflow.fanout",
     "Plan": "lockgate.planner.plan",
-    "PostgresSink": "lockgate.sinks.postgres",
+    "PostgresSink": "lockgate.connectors.postgres.sink",
     "PostgresTable": "lockgate.dataflow.table",
     "Resource": "lockgate.commit.resource",
-    "Run": "lockgate.runtime.run",
-    "SensorSource": "lockgate.sources.sensors",
-    "SocketSource": "lockgate.sources.socket",
-    "SqliteSink": "lockgate.sinks.sqlite",
+    "Run": "lockgate.runtime.running",
+    "SensorSource": "lockgate.connectors.local.sensors",
+    "SocketSource": "lockgate.connectors.local.socket",
+    "SqliteSink": "lockgate.connectors.sqlite.sink",
     "StatefulFunction": "lockgate.dataflow.state",
     "Stream": "lockgate.dataflow.stream",
     "Table": "lockgate.dataflow.table",
@@ -87,7 +99,7 @@ _HOMES = {
     "map_of": "lockgate.dataflow.state",
     "pattern": "lockgate.dataflow.patterns",
     "plan": "lockgate.planner.plan",
-    "read_files": "lockgate.files.reading",
+    "read_files": "lockgate.connectors.files.reading",
     "run": "lockgate.runtime.run",
     "stream": "lockgate.dataflow.stream",
     "table": "lockgate.dataflow.table",
@@ -104,8 +116,10 @@ __all__ = [
     "FileSink",
     "FileSource",
     "FileTable",
+    "Format",
     "Guarantee",
     "Job",
+    "JoinKind",
     "KafkaSink",
     "KafkaSource",
     "KeyedStream",

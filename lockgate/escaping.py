@@ -1,13 +1,14 @@
 """Show text that quotes an event: no character of it moves a cursor, changes a title, or begins a line of a log.
 
-Events may hold anything: sequences that clear a terminal or write what was never said, characters that turn the
-direction of writing round, newlines behind which a forged line of a log stands.
+Events may hold anything: sequences that clear a terminal or write what was never said, characters that reverse the
+direction of writing, newlines followed by a forged line of a log.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
 
 _HARMFUL = {
@@ -33,6 +34,15 @@ def escape(text: str, *, keeps: str = "") -> str:
     return "".join(_escaped(one) if one not in keeps else one for one in text)
 
 
+def visible(text: str) -> str:
+    r"""The text with all that is not printable written as in a Python string, also blanks of other kinds.
+
+    >>> visible("a\tb\u202e")
+    'a\\tb\\u202e'
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def escape_lines(text: str) -> str:
     r"""The text of an error, which may have several lines; none of them passes for its place or its fix.
 
@@ -51,6 +61,11 @@ def escape_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(json.dumps(one)[1:-1] if one not in "\n\t" and _is_harmful(one) else one for one in text)
+
+
+def tell(line: str) -> None:
+    """Print a line on standard error, which is for what a command does; standard output is for its result."""
+    print(escape(line, keeps="\n\t"), file=sys.stderr, flush=True)
 
 
 def _is_harmful(one: str) -> bool:

@@ -1,17 +1,18 @@
 """Named places where a process may die: nothing happens there until a test or a proof arms one.
 
-A fault is armed by the environment of the driver (`LOCKGATE_FAULTS`, a JSON list) and travels to the workers with the
+The environment of the driver arms a fault (`LOCKGATE_FAULTS`, a JSON list). The fault travels to the workers with the
 work, because a worker inherits the environment of its cluster and not of the driver. An unarmed `reach` is one look at
 an empty dictionary.
 
     action      what dies
     kill        this process, at once (SIGKILL): a driver, or the Python worker of a task
     stop        nothing: the process is stopped (SIGSTOP) and may wake up much later, as a zombie
-    kill-jvm    the JVM above a Python worker: its executor, or the driver's JVM where tasks run inside it
+    kill-jvm    the JVM above a Python worker: its executor, or the driver's JVM if tasks run inside it
 
-`hit` says at which passing it happens, and `mark` names a file that makes it happen once in all processes together:
-a task that died is tried again, and would die for ever. `gate` names a file too: while it is not there nothing happens
-and no passing counts, so that a process can be armed for faults that come one after the other.
+`hit` is the number of the passing at which the fault happens. `mark` names a file, so that the fault happens only once
+in all processes together: a task that died is retried, and would die forever. `gate` names a file, too: while that file
+does not exist, nothing happens and no passing counts. So one process can be armed for several faults, one after the
+other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ VARIABLE = "LOCKGATE_FAULTS"
 
 
 class FaultPoint(Enum):
-    """The steps of an epoch, in the order in which they are passed; the first word says which side passes them."""
+    """The steps of an epoch, in their order; the first word names the side that passes them."""
 
     CLAIM = "driver: the claim is written, not yet committed"
     BEGIN = "driver: older writers are fenced"
@@ -38,6 +39,7 @@ class FaultPoint(Enum):
     STAGED = "driver: other systems have staged their rows"
     RECEIVE = "task: rows are in hand, and nothing is done with them: no state is touched, no permit is asked for"
     STATE_UPDATE = "task: state is updated, its rows are not yet out"
+    ASIDE = "driver: rows that tasks put aside are counted, no row of the epoch is written"
     SENT = "driver: an output without a transaction has its rows, the epoch is not yet done"
     PERMIT = "task: the permit is given, partitions are not yet added"
     ADD = "task: partitions are added to the transaction, nothing is written"
@@ -52,7 +54,7 @@ class FaultPoint(Enum):
 
     @property
     def is_in_task(self) -> bool:
-        """Is it passed in a worker?"""
+        """Does a worker pass it?"""
         return self.value.startswith("task")
 
 
@@ -83,7 +85,7 @@ def arm(faults: Iterable[Fault]) -> None:
 
 
 def armed() -> tuple[Fault, ...]:
-    """What is armed here, to be sent along with work."""
+    """The faults that are armed here, to be sent along with work."""
     return tuple(fault for faults in _armed.values() for fault in faults)
 
 
@@ -95,7 +97,7 @@ def reach(point: FaultPoint) -> None:
 
 
 def as_environment(faults: Iterable[Fault]) -> dict[str, str]:
-    """The variable that arms a driver which is about to be started."""
+    """The variable that arms a driver before its start."""
     return {VARIABLE: json.dumps([asdict(fault) for fault in faults])}
 
 
@@ -114,7 +116,7 @@ def _pass(fault: Fault) -> None:
     if fault.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault.action == "stop":
-        # To this thread: another one might take a signal for the process, and this one go on past the point meanwhile.
+        # To this thread: another thread could take a signal for the process, and this one would pass the point.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif fault.action == "kill-jvm":
         os.kill(_parent_of(os.getppid()), signal.SIGKILL)  # worker <- daemon <- JVM
@@ -124,7 +126,7 @@ def _pass(fault: Fault) -> None:
 
 
 def _parent_of(process: int) -> int:
-    # The name of the command, between brackets, may hold anything; the parent is the second word behind it.
+    # The name of the command, between brackets, may contain anything; the parent is the second word after it.
     return int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 

@@ -5,10 +5,10 @@ They are ordered by what they promise, so that the weakest part of a path can de
     guarantee                 source        state                        sink
     AT_MOST_ONCE              any           any                          any
     AT_LEAST_ONCE             replayable*   kept or rebuilt              any
-    EXACTLY_ONCE (state)      replayable    checkpointed or idempotent   any; rows may come out twice
+    EXACTLY_ONCE (state)      replayable    checkpointed or idempotent   any; rows may be written twice
     END_TO_END_EXACTLY_ONCE   replayable    checkpointed or idempotent   transactional, or idempotent and fenced
 
-* or acknowledged, when an epoch is complete, to somebody who sends again what was not
+* or acknowledged when an epoch is complete, by a sender that sends the rest again
 
 Nothing in Lockgate assumes a guarantee: a job always declares its own, and the planner derives what is reached.
 """
@@ -17,7 +17,11 @@ from enum import Enum, IntEnum
 
 
 class Guarantee(IntEnum):
-    """How often an event takes effect although parts of the system fail."""
+    """How often an event takes effect although parts of the system fail. A greater member promises more.
+
+    >>> Guarantee.AT_LEAST_ONCE < Guarantee.END_TO_END_EXACTLY_ONCE
+    True
+    """
 
     AT_MOST_ONCE = 1
     AT_LEAST_ONCE = 2
@@ -26,7 +30,11 @@ class Guarantee(IntEnum):
 
     @property
     def label(self) -> str:
-        """The guarantee as people write it, e.g. `end-to-end exactly-once`."""
+        """The guarantee as people write it.
+
+        >>> Guarantee.END_TO_END_EXACTLY_ONCE.label
+        'end-to-end exactly-once'
+        """
         return _LABELS[self]
 
 
@@ -39,7 +47,11 @@ _LABELS = {
 
 
 class Mode(Enum):
-    """How Spark drives the query: epoch by epoch, or row by row with epochs as checkpoints only."""
+    """How Spark drives the query: epoch by epoch, or row by row with epochs as checkpoints only.
+
+    >>> Mode("real-time") is Mode.REAL_TIME
+    True
+    """
 
     MICRO_BATCH = "micro-batch"
     REAL_TIME = "real-time"

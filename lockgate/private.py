@@ -1,11 +1,11 @@
-"""What is for its owner alone: directories that hold a job's data, and a cache whose files are run.
+"""Files for their owner alone: directories that hold a job's data, and a cache whose files are run.
 
-    make_private      a directory that is made here is open to its owner alone (0700). One that is there stays as it is:
-                      somebody may share it on purpose. `warn_if_open` then says so, with the fix
+    make_private      a directory that is created here is open to its owner alone (0700). An existing one stays as it
+                      is, because its owner may share it on purpose. `warn_if_open` then says so, with the fix
     who_may_change    a file that is run is only as safe as every directory that leads to it
 
-Root is trusted, and so is a group that has no other member: on many systems each user has a group of the same name, and
-makes files that it may write to.
+Root is trusted, and so is a group without another member: on many systems each user has a group of the same name, and
+creates files that it may write to.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _DIRECTORY_MODE = 0o700
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only its owner may read; one that exists stays as it is."""
+    """Create a directory that only its owner may read; an existing one stays as it is."""
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: a file that is made is its owner's alone."""
+    """For `open`: a file that is created belongs to its owner alone."""
     return os.open(path, flags, FILE_MODE)
 
 
 def warn_if_open(directory: Path, what: str) -> None:
-    """Say so when every user of this machine may look into a directory."""
+    """Warn if every user of this machine may read a directory."""
     if is_open(directory):
         log.warning(
             "%s is in %s, where every user of this machine can read it; fix: chmod 700 %s", what, directory, directory
@@ -45,7 +45,7 @@ def warn_if_open(directory: Path, what: str) -> None:
 
 
 def is_open(directory: Path) -> bool:
-    """May every user of this machine open a file of a directory, whose name is known or easy to guess?"""
+    """May every user of this machine open a file of a directory, if its name is known or easy to guess?"""
     try:
         here = directory.resolve()
         return all(place.stat().st_mode & stat.S_IXOTH for place in (here, *here.parents))
@@ -54,13 +54,13 @@ def is_open(directory: Path) -> bool:
 
 
 def who_may_change(file: Path) -> str | None:
-    """What lets another user change a file, or put another one in its place; None where nothing does."""
+    """What lets another user change a file, or put another one in its place; None if nothing does."""
     for place in _way_to(file):
         facts = place.stat()
         if facts.st_uid not in (0, os.getuid()):
             return f"{place} belongs to user {_user(facts.st_uid)}"
         if stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX:
-            continue  # as /tmp is: there everybody may only replace what is his own
+            continue  # as in /tmp: there users may only replace their own files
         if facts.st_mode & stat.S_IWOTH:
             return f"every user may write to {place}"
         if facts.st_mode & stat.S_IWGRP and not _is_own_group(facts.st_gid):
@@ -69,9 +69,9 @@ def who_may_change(file: Path) -> str | None:
 
 
 def _way_to(file: Path) -> Iterator[Path]:
-    here = file.resolve()
-    yield here
-    yield from here.parents
+    """The directories that lead to a file, and those in which a link on the way could be put elsewhere."""
+    # Without a link the two are the same, and each directory is looked at once.
+    yield from dict.fromkeys(place for here in (file.resolve(), file.absolute()) for place in (here, *here.parents))
 
 
 def _is_own_group(number: int) -> bool:

@@ -1,13 +1,13 @@
 """Sign what travels inside of other text, so that text which quotes an event cannot forge it.
 
-A worker's error reaches the driver inside of Spark's message, and Spark quotes events: in the error of a cast, for one.
-An event may hold anything, also what looks like an error of ours, with a fix that an operator would carry out. So what
-we put into such text has an HMAC behind it, under a key that no event can know:
+A worker's error reaches the driver inside of Spark's message, and Spark quotes events, for example in the error of a
+cast. An event may hold anything, also text that looks like an error of ours, with a fix that an operator would carry
+out. So what we put into such text is followed by an HMAC, under a key that no event can know:
 
     made       by the driver's process, at random; never written anywhere
     workers    get it as part of the functions that they run, as they get the secret of the driver's door
     the JVM    gets it inside of a function, whose arguments plans and event logs show, and whose content they do not
-               (sources/marking.py)
+               (connectors/marking.py)
 
 It is in no setting of Spark's, no environment, no command line and no log.
 """
@@ -36,7 +36,7 @@ class Signer:
     key: bytes = field(repr=False)
 
     def mark(self, kind: str, payload: str) -> str:
-        """A payload in base64, with what it is and who signed it."""
+        """A payload in base64, with its kind and the signature."""
         return f"{kind}{payload}.{self._sign(kind + payload)}"
 
     def payloads(self, kind: str, message: str) -> Iterator[str]:
@@ -46,7 +46,7 @@ class Signer:
                 yield found[1]
 
     def padded(self, pad: int) -> bytes:
-        """The key as the inner or the outer hash of an HMAC begins with it."""
+        """The first block of the inner or the outer hash of an HMAC: the key."""
         return bytes(byte ^ pad for byte in self.key.ljust(BLOCK_BYTES, b"\0"))
 
     def _sign(self, text: str) -> str:
@@ -57,5 +57,5 @@ _own = Signer(secrets.token_bytes(32))
 
 
 def driver_signer() -> Signer:
-    """That of this process, which is a driver. What runs in workers is given its driver's, and never asks here."""
+    """The signer of this process, which is a driver. Workers receive that of their driver, and never ask here."""
     return _own

@@ -1,16 +1,17 @@
-"""What nobody foresaw, as people are told of it: one paragraph, and the traceback in a file whose path is printed."""
+"""Report unexpected errors to people: one paragraph, and the traceback in a file whose path is printed."""
 
 import sys
 import tempfile
 import traceback
 
 from lockgate.escaping import escape
+from lockgate.secrets import masked
 
 
 def tell_surprise(surprise: Exception, *, fix: str, show: bool = False) -> None:
-    """Tell of an error that is nobody's fault but ours; `show` prints the traceback instead of keeping it."""
-    summary = escape(f"{type(surprise).__name__}: {surprise}".partition("\n")[0])
-    whole = escape("".join(traceback.format_exception(surprise)), keeps="\n\t")
+    """Report an error that is Lockgate's fault; `show` prints the traceback instead of keeping it."""
+    summary = escape(masked(f"{type(surprise).__name__}: {surprise}".partition("\n")[0]))
+    whole = escape(masked("".join(traceback.format_exception(surprise))), keeps="\n\t")
     print(f"Unexpected error, probably a bug in Lockgate: {summary}", file=sys.stderr)
     if show:
         print(whole, end="", file=sys.stderr)

@@ -3,7 +3,7 @@
 Whatever the content is, reading it ends in one of two ways: a value that is safe to use, or Unreadable.
 
     larger than `bytes_max`                       its size would fill the memory
-    nested more than DEPTH_MAX deep               it would exhaust the stack, here or where it is written again
+    nested more than DEPTH_MAX deep               it would exhaust the stack, here or in the code that writes it again
     a number beyond 64 bits, or none (NaN, 1e999) no language that reads our files has such a number
     not UTF-8, or not JSON
     a field is missing, or has another type       `take` and `take_nullable` take a value of one type
@@ -23,7 +23,7 @@ T = TypeVar("T")
 DEPTH_MAX = 64
 BYTES_MAX = 16 << 20
 EXCERPT_BYTES = 200
-"""So much of unreadable content an error quotes."""
+"""An error quotes at most this much of unreadable content."""
 
 _DIGITS_MAX = 20
 _WHOLE_MAX = 1 << 64
@@ -34,7 +34,7 @@ class Unreadable(ValueError):
 
 
 def read_json(content: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
-    """The value that JSON means.
+    """The value of a JSON text.
 
     >>> read_json(b'{"epoch": 7}')
     {'epoch': 7}
@@ -59,26 +59,26 @@ def read_json(content: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
 
 
 def read_object(content: bytes | str, *, bytes_max: int = BYTES_MAX) -> dict[str, Any]:
-    """The JSON object that this is."""
+    """The JSON object in a text."""
     return as_object(read_json(content, bytes_max=bytes_max))
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """A value as the object that it has to be."""
+    """A value, if it is an object; else Unreadable."""
     if not isinstance(value, dict):
         raise Unreadable(f"{excerpt(value)} is not an object")
     return value
 
 
 def as_list(value: object) -> list[Any]:
-    """A value as the list that it has to be."""
+    """A value, if it is a list; else Unreadable."""
     if not isinstance(value, list):
         raise Unreadable(f"{excerpt(value)} is not a list")
     return value
 
 
 def take(facts: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    """The value of a field, which has to be there and of this type; true and false are no numbers.
+    """The value of a field, which must exist and have this type; true and false are no numbers.
 
     >>> take({"epoch": True}, "epoch", int)
     Traceback (most recent call last):
@@ -91,12 +91,12 @@ def take(facts: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 
 def take_nullable(facts: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    """The value of a field, which has to be there and of this type, or null."""
+    """The value of a field, which must exist and have this type, or be null."""
     return None if name in facts and facts[name] is None else take(facts, name, kind)
 
 
 def as_type(value: object, kind: type[T] | tuple[type[T], ...], name: str) -> T:
-    """A value that has to be of this type."""
+    """A value, if it has this type; else Unreadable."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Unreadable(f"{name!r} is {excerpt(value)}, and not {_NAMES.get(kind, 'a number')}")
     return value

@@ -1,8 +1,8 @@
-"""Refuse a machine that lacks Python or Java, before anything is installed, and say what to do.
+"""Refuse a machine that lacks Python or Java, before anything is installed, and report the fix.
 
-Runs with nothing but an interpreter, also one that is far too old: standard library only, no syntax newer than
-Python 3.6. The same law as lockgate/spark/java.py, which cannot be imported yet when this runs.
-Exit status 0 = the machine will do, 2 = it lacks something.
+It needs only an interpreter, even a very old one: standard library only, no syntax newer than Python 3.6. It has the
+same rule as lockgate/provision/java.py, which cannot be imported yet when this runs.
+Exit status 0 = the machine is fine, 2 = it lacks something.
 """
 
 import os

@@ -25,13 +25,13 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from lockgate.kafka.wire import disconnect_all
+from lockgate.connectors.kafka.wire import disconnect_all
+from lockgate.lab.services import ports
+from lockgate.lab.services.hdfs import Hdfs, new_hdfs
+from lockgate.lab.services.postgres import Postgres
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack
 from lockgate.planner import physical
-from lockgate.services import ports
-from lockgate.services.hdfs import Hdfs, new_hdfs
-from lockgate.services.postgres import Postgres
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack
 from support.databases import with_schema
 from support.services import ask_for, kept_services
 
@@ -211,11 +211,11 @@ def few_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A Spark driver in this process, with Kafka's connector; jobs that are run in this process use it."""
-    from lockgate.spark.jars import connector_jars
+    from lockgate.provision.kafkajars import kafka_jars
     from lockgate.spark.session import SessionPlan, open_session
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    wanted = SessionPlan(app="tests", master="local[2]", jars=connector_jars(), log_file=log)
+    wanted = SessionPlan(app="tests", master="local[2]", jars=kafka_jars(), log_file=log)
     session = open_session(wanted)
     try:
         yield session

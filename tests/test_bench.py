@@ -13,42 +13,26 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.sql import SparkSession
 
-from lockgate.bench import acknowledgement, behind, plain, state, table, windows
-from lockgate.bench.backlog import Epoch, at_share, summarise
-from lockgate.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
-from lockgate.bench.counting import count_records
-from lockgate.bench.lateness import EVENTS, disordered
-from lockgate.bench.payments import Payments
-from lockgate.bench.report import (
-    Contest,
-    Lap,
-    Lateness,
-    LatenessAhead,
-    LatenessPoint,
-    Machine,
-    Measured,
-    MemoryAt,
-    Report,
-    Spread,
-    Throughput,
-    Timing,
-    align,
-    is_flat,
-    median_of,
-    quotient,
-)
-from lockgate.bench.settings import LIMIT_CENTS, SIDES, Settings, job
-from lockgate.bench.table import write_files
+from lockgate.connectors.files.source import BYTES_PER_ROW
+from lockgate.connectors.kafka.codecs import Codec
+from lockgate.connectors.kafka.encode import encode
+from lockgate.connectors.kafka.wire import Fetched
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
-from lockgate.kafka.codecs import Codec
-from lockgate.kafka.encode import encode
-from lockgate.kafka.wire import Fetched
+from lockgate.lab.bench import acknowledgement, behind, plain, state, table, windows
+from lockgate.lab.bench.backlog import Epoch, at_share, summarise
+from lockgate.lab.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
+from lockgate.lab.bench.counting import count_records
+from lockgate.lab.bench.lateness import EVENTS, disordered
+from lockgate.lab.bench.payments import Payments
+from lockgate.lab.bench.ratios import Contest, Lap, Measured, Throughput, Timing, median_of, quotient
+from lockgate.lab.bench.report import Lateness, LatenessAhead, LatenessPoint, Machine, MemoryAt, Report, Spread, is_flat
+from lockgate.lab.bench.settings import LIMIT_CENTS, SIDES, Settings, job
+from lockgate.lab.bench.table import write_files
+from lockgate.lab.services.postgres import Postgres
 from lockgate.planner.plan import plan
-from lockgate.services.postgres import Postgres
-from lockgate.sources.files import BYTES_PER_ROW
 
 
 def timing(side: Measured, repeat: int, speed: int, delivered: int = 90) -> Timing:
@@ -102,10 +86,6 @@ def test_medians_are_as_they_are_shown() -> None:
 
 def test_a_spread_is_the_middle_and_the_worst() -> None:
     assert str(Spread.of([0.001, 0.0505, 0.002])) == "2.0 / 50.5"
-
-
-def test_a_table_lines_up() -> None:
-    assert align([["side", "a", "b"], ["one", "10", "1"]]) == ["side   a  b", "one   10  1"]
 
 
 @pytest.mark.parametrize("wrong", [{"events": 0}, {"repeats": 0}, {"partitions": -1}, {"rows_per_epoch": 0}])
@@ -166,7 +146,7 @@ def test_a_backlog_is_told_by_its_halves(last: int, told: str) -> None:
 def test_a_backlog_that_lost_or_doubled_is_told_however_flat_it_is() -> None:
     found = summarise([look(1.0, 1)], EPOCHS, events=1000, delivered=1001)
     assert not found.holds
-    assert found.lines()[-1] == "WRONG: 1,000 records were expected, 1,001 are out"
+    assert found.lines()[-1] == "WRONG: 1,000 records were expected, 1,001 are committed"
     machine = Machine(cores=2, memory_bytes=2**30, load_before=0.0, python="3", spark="4", java="17")
     assert not Report(settings=Settings(), machine=machine, backlog=found).holds
 

@@ -16,24 +16,23 @@ from xml.etree import ElementTree
 import pytest
 
 from lockgate import FileSink, Guarantee, Job, KafkaSink, KafkaSource, MemorySource, acks, stream
-from lockgate.compare.comparison import _plan, percentile
-from lockgate.compare.contenders import Contender, Tracking, find_contenders, find_declared
-from lockgate.compare.counting import Tally, count_rows
-from lockgate.compare.events import make_events
-from lockgate.compare.feed import bounds_of, may_be_sent
-from lockgate.compare.plot import Panel, draw
-from lockgate.compare.renamed import Disguise, disguise, find_endpoints
-from lockgate.compare.report import Refusal, Report, Result
-from lockgate.compare.trial import Pace, epochs_ms, events_per_second, latencies_ms
 from lockgate.dataflow.tracking import Acks
 from lockgate.errors import Refused
+from lockgate.lab.compare.comparison import _plan, percentile
+from lockgate.lab.compare.contenders import Contender, Tracking, find_contenders, find_declared
+from lockgate.lab.compare.counting import Tally, count_rows
+from lockgate.lab.compare.events import make_events
+from lockgate.lab.compare.feed import bounds_of, may_be_sent
+from lockgate.lab.compare.renamed import Disguise, ReadTopic, disguise, find_endpoints, read_topic
+from lockgate.lab.compare.report import Refusal, Report, Result
+from lockgate.lab.compare.trial import Pace, epochs_ms, events_per_second, latencies_ms
 from lockgate.lab.rig.drivers import Line
 from lockgate.lab.rig.readers.group import Readers
 from lockgate.lab.rig.trial import Trial
 from lockgate.lab.rig.troubles import midepoch
 from lockgate.lab.rig.troubles.midepoch import MidEpoch
+from lockgate.lab.services.stack import Stack
 from lockgate.planner.plan import plan
-from lockgate.services.stack import Stack
 
 JOB = """
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, acks, stream
@@ -259,8 +258,14 @@ SOURCE = KafkaSource(
 )
 
 
+def topic(source: KafkaSource) -> ReadTopic:
+    found = read_topic(source)
+    assert found is not None
+    return found
+
+
 def test_made_events_are_the_same_for_a_seed_and_have_times_in_order() -> None:
-    one, same, other = (make_events([SOURCE], count=300, seed=seed).all for seed in (1, 1, 2))
+    one, same, other = (make_events([topic(SOURCE)], count=300, seed=seed).all for seed in (1, 1, 2))
     assert one == same != other
     rows = [json.loads(event.value or b"") for event in one]
     assert [row["id"] for row in rows] == list(range(300))
@@ -271,14 +276,14 @@ def test_made_events_are_the_same_for_a_seed_and_have_times_in_order() -> None:
 
 def test_keys_have_the_bytes_that_a_source_reads() -> None:
     source = KafkaSource(topic="t", servers="h:1", value="v STRING", key="k BIGINT")
-    assert [event.key for event in make_events([source], count=2, seed=1).all] == [bytes(8), bytes(7) + b"\x01"]
+    assert [event.key for event in make_events([topic(source)], count=2, seed=1).all] == [bytes(8), bytes(7) + b"\x01"]
 
 
 @pytest.mark.parametrize("change", [{"value": "a ARRAY<INT>"}, {"value": "line STRING", "format": "text"}])
 def test_events_that_cannot_be_made_are_refused_with_the_way_out(change: dict[str, str]) -> None:
     source = KafkaSource(**{"topic": "t", "servers": "h:1", "value": "v INT", **change})
-    with pytest.raises(Refused, match="leave --generate away"):
-        make_events([source], count=1, seed=1)
+    with pytest.raises(Refused, match="omit --generate"):
+        make_events([topic(source)], count=1, seed=1)
 
 
 # -- the disguise -----------------------------------------------------------------------------------------------------
@@ -442,12 +447,14 @@ def test_the_facts_tell_both_ways_of_at_least_once_apart() -> None:
 
 
 def test_bars_are_as_long_as_their_values_and_none_is_no_bar() -> None:
-    picture = ElementTree.fromstring(
-        draw("t", [Panel("p", (("a", 50.0, "50"), ("b", 100.0, "100"), ("c", None, "-")))])
-    )
-    half, whole, none = (float(bar.attrib["width"]) for bar in picture.iter() if bar.attrib.get("class") == "lc-bar")
-    assert 0 == none < half == pytest.approx(whole / 2, abs=0.1)
-    assert {"a", "50", "b", "100", "c", "-"} <= {text.text for text in picture.iter()}
+    picture = ElementTree.fromstring(report().plot())
+    widths = [float(bar.attrib["width"]) for bar in picture.iter() if bar.attrib.get("class") == "lc-bar"]
+    (whole, *none), duplicated, latencies = widths[:3], widths[3:6], widths[6:9]
+    assert whole > 0
+    assert none == [0, 0]
+    assert duplicated == pytest.approx([0, whole * 77 / 78, whole], abs=0.1)
+    assert latencies == [0, whole, whole]
+    assert {"rows lost", "321", "77", "-", "980", "6.5 s"} <= {text.text for text in picture.iter()}
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

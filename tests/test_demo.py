@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.cells import cell_len
 
 from lockgate.cli.demo import Screen
-from lockgate.demo.payments import Payments
-from lockgate.demo.reader import Tally, count_delivered
-from lockgate.demo.report import Report, SideReport
-from lockgate.demo.show import EPOCHS, Standing
-from lockgate.demo.side import Kill, plan_kills
 from lockgate.guarantees import Guarantee
-from lockgate.services.stack import Stack
+from lockgate.lab.demo.payments import Payments
+from lockgate.lab.demo.reader import Tally, count_delivered
+from lockgate.lab.demo.report import Report, SideReport
+from lockgate.lab.demo.show import EPOCHS, Standing
+from lockgate.lab.demo.side import Kill, plan_kills
+from lockgate.lab.services.stack import Stack
 
 PAYMENTS = Payments(count=2000, seed=3)
 
@@ -212,13 +214,13 @@ def test_the_table_says_what_became_of_both() -> None:
         "Spark's own sink  1,000,000   500,000    531,250     0      31,250",
         "Lockgate          1,000,000   500,000    500,000     0           0",
     ]
-    assert "31,250 delivered again: who believes the topic books 31,250.00 EUR too much" in "\n".join(told.lines(100))
+    assert "31,250 delivered again: a reader of the topic books 31,250.00 EUR too much" in "\n".join(told.lines(100))
 
 
 def test_on_a_narrow_terminal_the_table_is_a_list() -> None:
     lines = report(spark=tally(duplicated=31_250), lockgate=tally()).table(40)
     assert max(map(len, lines)) <= 40
-    assert "  duplicated 31,250" in lines
+    assert "  duplicated  31,250" in lines
 
 
 @pytest.mark.parametrize("ours", [tally(lost=1), tally(duplicated=1)], ids=["lost", "duplicated"])
@@ -226,7 +228,7 @@ def test_a_broken_promise_of_ours_is_told(ours: Tally) -> None:
     told = report(spark=tally(), lockgate=ours)
     assert not told.holds
     assert not told.as_json()["holds"]
-    assert "NOT what was promised" in "\n".join(told.lines(100))
+    assert "NOT as promised" in "\n".join(told.lines(100))
 
 
 def test_duplicates_of_spark_are_no_failure_of_ours_and_none_are_invented() -> None:
@@ -242,30 +244,56 @@ class Terminal(io.StringIO):
 SIDES = [Standing(label="Lockgate", events=500, events_total=1000, epoch=4, state="running")]
 
 
-def test_kills_are_red_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    terminal, file = Terminal(), io.StringIO()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return Terminal()
+
+
+def test_kills_are_red_on_a_terminal_and_plain_elsewhere(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    file = io.StringIO()
     for out in (terminal, file):
         Screen(out, clock=lambda: 0.0).alarm("killed executor 12345 (-9)")
     assert "\x1b[1;31mkilled executor 12345 (-9)\x1b[0m" in terminal.getvalue()
     assert file.getvalue() == "killed executor 12345 (-9)\n"
 
 
+def test_a_line_is_neither_wrapped_nor_obeyed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    line = f"[red]quoted[/red] :boom: {'x' * 100}"
+    file = io.StringIO()
+    for out in (terminal, file):
+        Screen(out, clock=lambda: 0.0).tell(f"{line}\x1b[2J")
+    assert file.getvalue() == f"{line}\\x1b[2J\n"
+    assert terminal.getvalue() == f"  0.0 s  {line}\\x1b[2J\n"
+
+
 @pytest.mark.parametrize("columns", ["30", "60", "200"])
 def test_the_live_lines_fit_the_terminal_and_lines_that_stay_are_above_them(
-    columns: str, monkeypatch: pytest.MonkeyPatch
+    columns: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    out, times = Terminal(), iter(range(100))
-    screen = Screen(out, clock=lambda: float(next(times)))
+    times = iter(range(100))
+    screen = Screen(terminal, clock=lambda: float(next(times)))
     screen.follow(SIDES)
-    live = out.getvalue()
-    assert live.count("\n") == 1
-    assert len(live) <= int(columns)
+    (live,) = set(lines_of(terminal))
+    assert live.startswith("Loc")
+    assert cell_len(live) <= int(columns)
+    assert ("500 events  epoch 4  running" in live) is (columns != "30")
     screen.tell("something happened")
-    assert out.getvalue().endswith(f"something happened\n{live}")
+    assert lines_of(terminal)[-2:] == ["  3.0 s  something happened", live]
     screen.clear()
-    assert out.getvalue().endswith("\x1b[1A\x1b[J")
+    assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
+    screen.clear()
+    assert "\x1b[?25h" in terminal.getvalue()  # and the cursor is back
+
+
+def lines_of(terminal: Terminal) -> list[str]:
+    """What was drawn, one after the other, without the sequences that move a cursor or set a colour."""
+    plain = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", terminal.getvalue())
+    return [line for line in re.split(r"[\r\n]", plain) if line]
 
 
 def test_elsewhere_progress_is_a_line_now_and_then_and_only_where_it_is_new() -> None:

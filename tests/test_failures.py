@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockgate.errors
+from lockgate.connectors.kafka.task import PartitionShared
+from lockgate.connectors.kafka.writer import RecordRefused
 from lockgate.errors import EpochFailed, Failed, FunctionFailed, LockgateError, RecordsGone, Refused, UnparsableValue
-from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure, first_cause
-from lockgate.kafka.writer import RecordRefused
+from lockgate.failures import Carried, RowFailure, carry, find_error, find_failure, find_gap, first_cause
 from lockgate.runtime.writestream import fit_to_program
 from lockgate.signing import Signer, driver_signer
-from lockgate.sinks.kafkatask import PartitionShared
+from lockgate.throwables import Throwable
 
 FAILURE = RowFailure(
     kind="value", where="source 'orders'", part="topic 'orders', partition 2", at=17, reason="no number", row='{"n": x}'
 )
 SIGNER = driver_signer()
+KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 texts = st.text(max_size=40)
 
 
@@ -34,15 +36,35 @@ def test_a_row_that_failed_is_found_in_sparks_pages(failure: RowFailure) -> None
     assert find_failure(wrapped(failure.token(SIGNER))) == failure
 
 
+def missing(message: str) -> RecordsGone | None:
+    """What Spark's Kafka source says by this message, in a task."""
+    return find_gap([Throwable("org.apache.spark.SparkException", wrapped(message)), Throwable(KAFKA_SOURCE, message)])
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        [],
+        [Throwable("org.apache.spark.SparkException", wrapped("{gap}"))],
+        [Throwable("org.apache.spark.SparkRuntimeException", "{gap}", "USER_RAISED_EXCEPTION")],
+        [Throwable("java.lang.IllegalStateException", "{gap}")],
+        [Throwable(KAFKA_SOURCE, "the key of a record: {gap}")],
+    ],
+)
+def test_an_event_that_looks_like_a_gap_is_none(raised: list[Throwable]) -> None:
+    gap = "Some data may have been lost because they are not available in Kafka any more; Reason: nothing"
+    assert find_gap([Throwable(one.kind, one.message.format(gap=gap), one.condition) for one in raised]) is None
+    assert find_error(wrapped(gap)) is None
+
+
 def test_records_that_spark_misses_are_told_without_its_advice_to_skip_them() -> None:
     text = (
-        "org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not"
-        " available in Kafka any more;\neither the data was aged out by Kafka or the topic may have been deleted before"
-        " all the data in the\ntopic was processed.\nIf you don't want your streaming query to fail on such cases, set"
-        " the source option failOnDataLoss to false.\nReason: Could not read records in offset [5, 9) for topic"
-        " partition t-0"
+        "Some data may have been lost because they are not available in Kafka any more;\neither the data was aged out"
+        " by Kafka or the topic may have been deleted before all the data in the\ntopic was processed.\nIf you don't"
+        " want your streaming query to fail on such cases, set the source option failOnDataLoss to false.\nReason:"
+        " Could not read records in offset [5, 9) for topic partition t-0"
     )
-    found = find_error(wrapped(f"{text}\nwith consumer group g. SQLSTATE: 22000"))
+    found = missing(f"{text}\nwith consumer group g. SQLSTATE: 22000")
     assert isinstance(found, RecordsGone)
     assert found.what == (
         "Records that are not read yet are not in Kafka any more: Could not read records in offset [5, 9) for topic"
@@ -64,7 +86,7 @@ def test_what_is_missing_and_is_no_gap_has_choices_of_its_own(reason: str) -> No
     text = (
         f"Some data may have been lost because they are not available in Kafka any more; either ...\nReason: {reason}"
     )
-    found = find_error(wrapped(f"{text} SQLSTATE: 22000"))
+    found = missing(f"{text} SQLSTATE: 22000")
     assert isinstance(found, RecordsGone)
     assert reason in found.what
     assert "--accept-gap" not in found.fix
@@ -75,7 +97,7 @@ def test_a_program_gets_choices_that_it_has() -> None:
     text = (
         "Some data may have been lost because they are not available in Kafka any more; either ...\nReason: it is gone"
     )
-    found = find_error(wrapped(text))
+    found = missing(text)
     assert isinstance(found, RecordsGone)
     told = fit_to_program(found, "write_stream 'orders', called at orders.py:7")
     assert "startingOffsets" in told.fix

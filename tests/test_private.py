@@ -70,6 +70,14 @@ def test_who_may_change_a_file(public: Path) -> None:
     link.symlink_to(file)
     file.chmod(0o666)
     assert who_may_change(link) == f"every user may write to {file}"
+    file.chmod(0o644)
+    public.chmod(0o755)
+    shared = public.parent / "shared"
+    shared.mkdir()
+    (shared / "cache").symlink_to(public)
+    assert who_may_change(shared / "cache" / "a.jar") is None
+    shared.chmod(0o777)
+    assert who_may_change(shared / "cache" / "a.jar") == f"every user may write to {shared}", "the link may be replaced"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")

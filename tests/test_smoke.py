@@ -33,7 +33,7 @@ from lockgate import (
     acks,
     stream,
 )
-from lockgate.files.reading import committed_files
+from lockgate.connectors.files.reading import committed_files
 from support.mqtt import running_broker, say_hello
 from support.process import LOCKGATE, parameters, running
 from support.records import count_ids, make_topics, read_json, send, unique

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.checkpoints.checkpoint import ACCEPTED, Checkpoint, as_offsets, parse_accepted
+from lockgate.checkpoints.logs import read_commit, read_offsets, read_source_log
+from lockgate.checkpoints.marker import parse_marker, read_marker
+from lockgate.checkpoints.operators import parse_operator
+from lockgate.checkpoints.savepoints import read_savepoint
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.commit.ledger import Entry, entry_of
+from lockgate.connectors.files.manifest import Manifest, manifest_of
+from lockgate.connectors.files.store import directory_of
 from lockgate.errors import LockgateError
-from lockgate.files.manifest import Manifest, manifest_of
-from lockgate.files.store import directory_of
-from lockgate.runtime.checkpoints import ACCEPTED, Checkpoint, as_offsets, parse_accepted
 from lockgate.runtime.deadletters import as_letter
-from lockgate.runtime.lifecycle.logs import read_commit, read_offsets, read_source_log
-from lockgate.runtime.lifecycle.marker import parse_marker, read_marker
-from lockgate.runtime.lifecycle.operators import parse_operator
-from lockgate.runtime.lifecycle.savepoints import read_savepoint
-from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.untrusted import DEPTH_MAX, Unreadable, read_json, read_object, take, take_nullable
 
 ENTRY = Entry(run="r", query="q", epoch=7, digest="d", at="2026-01-01", staged={"files": "x"})

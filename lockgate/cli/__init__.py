@@ -1,1 +1,1 @@
-"""The command line: one file per group of commands, put together in main.py."""
+"""The command line: one file per group of commands; main.py combines them."""

@@ -1,18 +1,18 @@
-"""The command that measures: bench."""
+"""The command `bench`, which measures."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import Refused
+from lockgate.escaping import tell
 from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
-    from lockgate.bench.settings import Settings
+    from lockgate.lab.bench.settings import Settings
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,32 +21,31 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bench",
         help="measure what exactly-once costs on this machine",
         description="Run one job over the same input under at-least-once (Spark's own Kafka writer) and end-to-end "
-        "exactly-once in turn, and tell the quotient of their speeds; then the price of a transaction, and the memory "
-        "of a task by the size of the epoch. Without --servers a Kafka of its own is started, and deleted afterwards. "
+        "exactly-once in turn, and report the quotient of their speeds; then the cost of a transaction, and the memory "
+        "of a task by the size of the epoch. Without --servers it starts a Kafka of its own, and deletes it "
+        "afterwards. "
         "--part table does the same into a PostgreSQL of its own, against Spark's own JDBC append, whose driver it "
-        "fetches once. --part lateness tells which share of events comes too late, against how long results wait. "
-        "--part at-most-once runs the job that tracks nothing, and those that promise more, against the plain "
-        "Structured Streaming pipeline by hand. "
-        "--part acks runs a job at-least-once by acknowledgement against the same by checkpoint. "
-        "--part backlog tells the memory of a job with state that is far behind, until it has caught up. "
-        "--part windows and --part state measure steps with state against the same by hand, --part keys tells what a "
-        "hundred times as many keys cost; all three without Kafka. "
-        "Exit status 0 when both sides delivered what they had to, whichever was faster.",
+        "fetches once. --part lateness reports the share of events that are too late, by how long results wait. "
+        "--part at-most-once compares the job that tracks nothing, and those that promise more, with a hand-written "
+        "pipeline of plain Structured Streaming. "
+        "--part acks compares at-least-once by acknowledgement with at-least-once by checkpoint. "
+        "--part backlog reports the memory of a job with state that is far behind, until it has caught up. "
+        "--part windows and --part state compare steps with state with hand-written ones, --part keys reports the "
+        "cost of a hundred times as many keys; all three without Kafka. "
+        "Exit status 0 if both sides delivered all that they had to, no matter which was faster.",
     )
     bench.add_argument(
-        "--events", type=int, metavar="N", help="how many events; default: 2,000,000, or 1,000,000 that wait"
+        "--events", type=int, metavar="N", help="number of events; default: 2,000,000, or 1,000,000 for a backlog"
     )
     bench.add_argument("--partitions", type=int, metavar="N", help="of the input and of the output; default: 4")
     bench.add_argument("--rows-per-epoch", type=int, metavar="N", help="the most rows of an epoch; default: 500,000")
-    bench.add_argument("--codec", metavar="NAME", help="none (at first), gzip, snappy, lz4 or zstd; for both sides")
+    bench.add_argument("--codec", metavar="NAME", help="none (default), gzip, snappy, lz4 or zstd; for both sides")
     bench.add_argument("--repeats", type=int, metavar="N", help="runs of each side after the warm-up; default: 3")
     bench.add_argument(
-        "--job", choices=("parse", "pass"), help="parse JSON, filter, write JSON (at first); or bytes as they are"
+        "--job", choices=("parse", "pass"), help="parse JSON, filter, write JSON (default); or pass bytes unchanged"
     )
     keyed = bench.add_mutually_exclusive_group()
-    keyed.add_argument(
-        "--keyed", action="store_true", dest="is_keyed", default=None, help="write with a key (at first)"
-    )
+    keyed.add_argument("--keyed", action="store_true", dest="is_keyed", default=None, help="write with a key (default)")
     keyed.add_argument("--no-key", action="store_false", dest="is_keyed", help="write without one")
     bench.add_argument(
         "--exchange", action="store_true", default=None, help="take the key from the value, so that rows are exchanged"
@@ -58,18 +57,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="only one: throughput, transactions, memory, table, lateness, windows, state, keys, at-most-once, acks "
         "or backlog",
     )
-    bench.add_argument("--servers", metavar="HOST:PORT", help="a Kafka that runs; what is made there is deleted again")
+    bench.add_argument("--servers", metavar="HOST:PORT", help="a running Kafka; bench deletes again what it creates")
     bench.add_argument("--json", action="store_true", help="print the facts as JSON")
     bench.set_defaults(run=run_bench)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
-    """Measure, and tell what was measured."""
-    from lockgate.bench.measure import measure
-    from lockgate.services.stack import default_root
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    """Measure, and print the report."""
+    from lockgate.lab.bench.measure import measure
+    from lockgate.lab.services.stack import default_root
 
     settings = read_settings(arguments)
     with stoppable() as go_on:
@@ -89,8 +85,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
-    """What is to be measured: what was said, and the defaults for the rest."""
-    from lockgate.bench.settings import BACKLOG_EVENTS, CODECS, PARTS, Settings
+    """The settings of the measurement: the given options, and defaults for the rest."""
+    from lockgate.lab.bench.settings import BACKLOG_EVENTS, CODECS, PARTS, Settings
 
     _require(arguments.codec, CODECS, "--codec")
     _require(arguments.part, PARTS, "--part")

@@ -1,7 +1,7 @@
-"""The commands that only look at a checkpoint: list, show, verify, diff.
+"""The commands that only inspect a checkpoint: list, show, verify, diff.
 
-They take a job's file, or the place of any checkpoint of Spark's, on local disk or on a Hadoop file system. A job that
-runs is not disturbed. The ledger is looked at where the job is named.
+They take a job's file, or the place of any Spark checkpoint, on local disk or on a Hadoop file system. They do not
+disturb a running job. If the job is named, they read its ledger, too.
 """
 
 from __future__ import annotations
@@ -9,28 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lockgate.cli.checkpointsubject import open_spark
-from lockgate.cli.ledger import short
 from lockgate.cli.ledgers import CheckpointTarget, find_checkpoint, offer_ledger
-from lockgate.errors import InvariantBroken, Refused
-from lockgate.files.size import as_size
+from lockgate.columns import AFTER_FIRST, columns
+from lockgate.commit.mending import short
+from lockgate.connectors.files.size import as_size
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from lockgate.checkpoints.differences import Difference, Side
+    from lockgate.checkpoints.facts import CheckpointFacts, EpochFacts
+    from lockgate.checkpoints.logs import Offset
     from lockgate.commit.ledger import Entry
-    from lockgate.runtime.lifecycle.differences import Difference, Side
-    from lockgate.runtime.lifecycle.facts import CheckpointFacts, EpochFacts
-    from lockgate.runtime.lifecycle.logs import Offset
-    from lockgate.runtime.lifecycle.stores import Store
-    from lockgate.runtime.lifecycle.tree import Tree
-    from lockgate.runtime.lifecycle.verifying import Finding
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,9 +30,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     listed = commands.add_parser(
         "list",
         help="the epochs of a checkpoint",
-        description="The epochs that a checkpoint has, the newest last: when each was planned, whether it is committed,"
-        " how many events it read of each source, the watermark that it acted on, how large its state is (the files"
-        " that it is loaded from), and the bytes of its own files.",
+        description="The epochs of a checkpoint, the newest last: when each was planned, whether it is committed, how"
+        " many events it read from each source, the watermark that it acted on, the size of its state (of the files"
+        " from which it is loaded), and the bytes of its own files.",
     )
     offer_ledger(listed, is_needed=False)
     listed.add_argument("--json", action="store_true", help="print facts for programs: offsets by partition, too")
@@ -49,8 +41,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     show = commands.add_parser(
         "show",
         help="one epoch of a checkpoint in full",
-        description="One epoch in full: what it read of each partition, the watermark, the settings that it holds, the"
-        " files of its state by operator and partition, and the ledger's entry where a job is named.",
+        description="One epoch in full: what it read from each partition, the watermark, its settings, the files of its"
+        " state by operator and partition, and, if a job is named, the ledger's entry.",
     )
     offer_ledger(show, is_needed=False)
     show.add_argument("--epoch", type=int, metavar="N", help="default: the newest")
@@ -61,9 +53,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "verify",
         help="is a checkpoint whole?",
         description="Read every file of a checkpoint; say what is damaged or missing, what that means, and what to do:"
-        " checksums, logs, snapshots and changes of the state, and whether the ledger fits where a job is named. Exit"
-        " status 0: whole, 1: damaged, 2: there is no checkpoint. The job may run: what changes meanwhile is looked at"
-        " again.",
+        " checksums, logs, snapshots and changes of the state, and, if a job is named, whether the ledger fits. Exit"
+        " status 0: whole, 1: damaged, 2: there is no checkpoint. The job may run: what changes in the meantime is"
+        " read again.",
     )
     offer_ledger(verify, is_needed=False)
     verify.add_argument("--json", action="store_true", help="print facts for programs")
@@ -72,8 +64,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     diff = commands.add_parser(
         "diff",
         help="how two checkpoints differ",
-        description="Two checkpoints side by side, each behind its last committed epoch: epochs, offsets by partition,"
-        " watermark, state, settings, and whether one goes on from the other. Exit status 0, whether they differ or"
+        description="Two checkpoints side by side, each after its last committed epoch: epochs, offsets by partition,"
+        " watermark, state, settings, and whether one continues the other. Exit status 0, whether they differ or"
         " not.",
     )
     for name in ("first", "second"):
@@ -86,12 +78,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """Print the epochs, a line each."""
+    """Print one line for each epoch."""
+    from lockgate.checkpoints.subject import look_at_place
+
     target = find_checkpoint(arguments)
-    facts = _look_at(_open(target.place)[0])
+    facts = look_at_place(target.place)[-1]
     if arguments.json:
-        epochs = [_epoch_facts(facts, epoch) for epoch in facts.epochs]
-        print(json.dumps({**_checkpoint_facts(facts), "epochs": epochs}, indent=2))
+        epochs = [facts.epoch_as_facts(epoch) for epoch in facts.epochs]
+        print(json.dumps({**facts.as_facts(), "epochs": epochs}, indent=2))
         return 0
     _print_head(facts)
     rows = [("epoch", "planned", "", "events", "watermark", "state", "files")]
@@ -110,8 +104,7 @@ def run_list(arguments: argparse.Namespace) -> int:
                 as_size(epoch.bytes),
             )
         )
-    print()
-    _print_table(rows, right=(0, 3, 5, 6))
+    print("", *columns(rows, right=(0, 3, 5, 6)), sep="\n")
     for epoch in facts.epochs:
         if epoch.problem is not None:
             print(f"epoch {epoch.number}: {epoch.problem}")
@@ -122,13 +115,16 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Print one epoch in full."""
+    from lockgate.checkpoints.jobledgers import read_entry
+    from lockgate.checkpoints.subject import look_at_place
+
     target = find_checkpoint(arguments)
-    facts = _look_at(_open(target.place)[0])
-    epoch = _choose(facts, arguments.epoch)
-    has_ledger, entry, trouble = _read_entry(target)
+    facts = look_at_place(target.place)[-1]
+    epoch = facts.chosen(arguments.epoch)
+    entry, trouble = (None, None) if target.ledger is None else read_entry(target.ledger)
     if arguments.json:
-        told = {**_checkpoint_facts(facts), "epoch": _epoch_facts(facts, epoch, is_full=True)}
-        if has_ledger:
+        told = {**facts.as_facts(), "epoch": facts.epoch_as_facts(epoch, is_full=True)}
+        if target.ledger is not None:
             told["ledger"] = {"entry": None if entry is None else entry.as_facts(), "problem": trouble}
         print(json.dumps(told, indent=2))
         return 0
@@ -146,7 +142,7 @@ def run_show(arguments: argparse.Namespace) -> int:
         print("settings")
         for name, value in sorted(epoch.planned.conf.items()):
             print(f"  {name} = {value}")
-    if has_ledger:
+    if target.ledger is not None:
         print(f"ledger      {trouble or short(entry)}{_beside(entry, epoch)}")
     elif target.job is not None:
         print(f"ledger      job {target.job!r} has none: no output is written in transactions")
@@ -154,30 +150,18 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    """Print what is wrong; 1 where anything is."""
-    from lockgate.runtime.checkpoints import Checkpoint
-    from lockgate.runtime.lifecycle.verifying import check_ledger, look_for_damage, verify
+    """Print what is wrong; returns 1 if anything is."""
+    from lockgate.checkpoints.subject import look_at_place
+    from lockgate.checkpoints.verifying import verify_checkpoint
 
     target = find_checkpoint(arguments)
-    tree, spark = _open(target.place)
-    facts = _look_at(tree)
+    checkpoint, tree, facts = look_at_place(target.place)
     ledger = target.ledger
-
-    def look_at_ledger() -> list[Finding]:
-        if ledger is None:
-            return []
-        with closing(ledger.open()) as opened:
-            checkpoint = Checkpoint(root=target.place, spark=spark)
-            read = lambda: opened.peek() if opened.exists else None  # noqa: E731 - read behind the checkpoint
-            return check_ledger(checkpoint, read, job=ledger.job, where=opened.where)
-
-    # What a damaged file costs changes with every epoch of a driver that runs; what a ledger says is wrong does not.
-    findings = verify(lambda: look_for_damage(tree), time.sleep, alike=lambda one: one.where)
-    findings += verify(look_at_ledger, time.sleep, alike=lambda one: one.what)
+    findings = verify_checkpoint(checkpoint, tree, ledger, time.sleep)
     notes = _notes(facts, target)
     if arguments.json:
         told = {
-            **_checkpoint_facts(facts),
+            **facts.as_facts(),
             "is_whole": not findings,
             "findings": [asdict(one) for one in findings],
             "is_ledger_looked_at": ledger is not None,
@@ -196,7 +180,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     print()
     if findings:
         fatal = sum(one.is_fatal for one in findings)
-        can = "a run can go on nevertheless" if not fatal else "no run can go on before that is mended"
+        can = "a run can continue nevertheless" if not fatal else "no run can continue before this is repaired"
         print(f"damaged: {len(findings)} found; {can}")
         return 1
     print(f"whole: {len(facts.entries):,} files, {as_size(facts.bytes)}" + ("; the ledger fits" if ledger else ""))
@@ -205,7 +189,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 def run_diff(arguments: argparse.Namespace) -> int:
     """Print two checkpoints side by side."""
-    from lockgate.runtime.lifecycle.differences import compare
+    from lockgate.checkpoints.differences import compare
+    from lockgate.checkpoints.subject import look_at_place
 
     sides = []
     for one in (arguments.first, arguments.second):
@@ -220,74 +205,28 @@ def run_diff(arguments: argparse.Namespace) -> int:
             files=None,
             sqlite=None,
         )
-        sides.append(_look_at(_open(find_checkpoint(named).place)[0]))
+        sides.append(look_at_place(find_checkpoint(named).place)[-1])
     found = compare(*sides)
     if arguments.json:
-        told = {
-            "left": _side_facts(found.left),
-            "right": _side_facts(found.right),
-            "lineage": found.lineage.name.lower(),
-            "forked_at": found.forked_at,
-            "offsets": [{**asdict(one), "records": one.records} for one in found.places],
-            "conf": {name: list(values) for name, values in found.conf.items()},
-        }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(found.as_facts(), indent=2))
     else:
         _print_difference(found)
     return 0
 
 
-def _open(place: str) -> tuple[Tree, SparkSession | None]:
-    """The files at a place; a JVM is started only where they lie elsewhere than on this machine's disk."""
-    from lockgate.files.system import local_path
-    from lockgate.runtime.lifecycle.tree import open_tree
-
-    spark = open_spark() if local_path(place) is None else None
-    try:
-        return open_tree(place, spark), spark
-    except OSError as error:
-        raise _unreadable(place, error) from error
-
-
-def _look_at(tree: Tree) -> CheckpointFacts:
-    from lockgate.runtime.lifecycle.facts import look_at
-
-    try:
-        return look_at(tree)
-    except OSError as error:
-        raise _unreadable(tree.root, error) from error
-
-
-def _unreadable(place: str, error: OSError) -> Refused:
-    return Refused(
-        f"{place} cannot be read: {error}",
-        where=f"checkpoint {place}",
-        fix="check the address of its file system, and whether you may read there",
-    )
-
-
-def _choose(facts: CheckpointFacts, number: int | None) -> EpochFacts:
-    where = f"checkpoint {facts.root}"
-    if not facts.epochs:
-        raise Refused("no epoch is planned yet", where=where, fix="let the job run first")
-    epoch = facts.epochs[-1] if number is None else facts.by_number.get(number)
-    if epoch is None:
-        first, last = facts.epochs[0].number, facts.epochs[-1].number
-        raise Refused(f"the checkpoint has no epoch {number}", where=where, fix=f"it has the epochs {first} to {last}")
-    return epoch
-
-
-def _read_entry(target: CheckpointTarget) -> tuple[bool, Entry | None, str | None]:
-    """Is there a ledger to look at, what it says, and what is wrong with it."""
-    if target.ledger is None:
-        return False, None, None
-    with closing(target.ledger.open()) as ledger:
-        if not ledger.exists:
-            return True, None, f"none: {ledger.missing}"
-        try:
-            return True, ledger.peek(), None
-        except InvariantBroken as broken:
-            return True, None, broken.what
+def _notes(facts: CheckpointFacts, target: CheckpointTarget) -> list[str]:
+    """What was not checked, and why."""
+    notes = []
+    if target.job is None:
+        notes.append("the ledger was not read: name the job's file for that")
+    elif target.ledger is None:
+        notes.append(f"job {target.job!r} has no ledger: no output is written in transactions")
+    job = None if facts.marker is None else facts.marker.job
+    if job is not None and target.job is not None and job != target.job:
+        notes.append(f"the marker says that it belongs to job {job!r}, and job {target.job!r} was named")
+    if (others := facts.parts.get("others", 0)) > 0:
+        notes.append(f"{as_size(others)} are of files that are no part of a checkpoint; these were not checked")
+    return notes
 
 
 def _beside(entry: Entry | None, epoch: EpochFacts) -> str:
@@ -296,22 +235,7 @@ def _beside(entry: Entry | None, epoch: EpochFacts) -> str:
         return ""
     if entry.epoch == epoch.number:
         return ": this one" if entry.digest == epoch.digest else ": this number, but with OTHER offsets"
-    return ": this one is out, too" if entry.epoch > epoch.number else ": this one is not out"
-
-
-def _notes(facts: CheckpointFacts, target: CheckpointTarget) -> list[str]:
-    """What a person should know about what was not looked at, and why."""
-    notes = []
-    if target.job is None:
-        notes.append("the ledger was not looked at: name the job's file for that")
-    elif target.ledger is None:
-        notes.append(f"job {target.job!r} has no ledger: no output is written in transactions")
-    job = None if facts.marker is None else facts.marker.job
-    if job is not None and target.job is not None and job != target.job:
-        notes.append(f"the marker says that it belongs to job {job!r}, and job {target.job!r} was named")
-    if (others := facts.parts.get("others", 0)) > 0:
-        notes.append(f"{as_size(others)} are of files that are no part of a checkpoint; these were not looked at")
-    return notes
+    return ": this one is committed, too" if entry.epoch > epoch.number else ": this one is not committed"
 
 
 def _print_head(facts: CheckpointFacts) -> None:
@@ -331,7 +255,7 @@ def _print_head(facts: CheckpointFacts) -> None:
 
 
 def _print_offsets(facts: CheckpointFacts, epoch: EpochFacts) -> None:
-    from lockgate.runtime.lifecycle.facts import name_of
+    from lockgate.checkpoints.facts import name_of
 
     for offset in () if epoch.planned is None else epoch.planned.offsets:
         reaches = facts.reaches(epoch.number, offset)
@@ -360,14 +284,14 @@ def _print_state(facts: CheckpointFacts, epoch: EpochFacts) -> None:
         print(f"state       {as_size(state.bytes)}{rows}, version {epoch.number + 1}")
     rows_of_table = [("operator", "partition", "snapshot", "changes", "bytes")]
     for store in facts.needed(epoch.number):
-        told = _store_facts(facts, store, epoch.number + 1)
+        told = facts.store_as_facts(store, epoch.number + 1)
         name = str(store.operator) if store.name == "default" else f"{store.operator} {store.name}"
         snapshot = "-" if told["snapshot"] is None else str(told["snapshot"])
         changes = told["changes"]
         span = "-" if not changes else f"{changes[0]} to {changes[-1]}"
         gone = f", {len(told['missing'])} missing" if told["missing"] else ""
         rows_of_table.append((name, str(store.partition), snapshot, span + gone, as_size(told["bytes"])))
-    _print_table(rows_of_table, right=(1, 2, 4), indent="  ")
+    print(*columns(rows_of_table, right=(1, 2, 4), indent=2), sep="\n")
 
 
 def _print_difference(found: Difference) -> None:
@@ -384,11 +308,10 @@ def _print_difference(found: Difference) -> None:
         ("state", _size(left.state_bytes), _size(right.state_bytes)),
         ("bytes", as_size(left.bytes), as_size(right.bytes)),
     ]
-    _print_table(rows)
+    print(*columns(rows), sep="\n")
     fork = "" if found.forked_at is None else f"; epoch {found.forked_at} is the first"
     print(f"lineage     {found.lineage.value}{fork}")
     if found.places:
-        print()
         offsets = [("source", "partition", "first", "second", "difference")]
         offsets += [
             (
@@ -400,79 +323,9 @@ def _print_difference(found: Difference) -> None:
             )
             for one in found.places
         ]
-        _print_table(offsets, right=(1, 2, 3, 4))
+        print("", *columns(offsets, right=AFTER_FIRST), sep="\n")
     for name, (here, there) in found.conf.items():
         print(f"{name}: {here or 'not set'} / {there or 'not set'}")
-
-
-def _checkpoint_facts(facts: CheckpointFacts) -> dict[str, Any]:
-    return {
-        "checkpoint": facts.root,
-        "marker": None if facts.marker is None else asdict(facts.marker),
-        "query": facts.query,
-        "operators": [asdict(operator) for operator in facts.operators],
-        "bytes": facts.bytes,
-        "files": len(facts.entries),
-        "bytes_by_part": facts.parts,
-    }
-
-
-def _epoch_facts(facts: CheckpointFacts, epoch: EpochFacts, *, is_full: bool = False) -> dict[str, Any]:
-    state = facts.state_of(epoch.number)
-    told: dict[str, Any] = {
-        "epoch": epoch.number,
-        "planned_at": _iso(epoch.at),
-        "is_committed": epoch.is_committed,
-        "watermark": _iso(epoch.watermark),
-        "digest": epoch.digest,
-        "problem": epoch.problem,
-        "partitions": epoch.partitions,
-        "state_bytes": None if state is None else state.bytes,
-        "state_rows": None if state is None else state.rows,
-        "bytes": epoch.bytes,
-        "sources": [
-            _offset_facts(facts, epoch.number, offset)
-            for offset in (() if epoch.planned is None else epoch.planned.offsets)
-        ],
-    }
-    if is_full:
-        told["conf"] = {} if epoch.planned is None else dict(epoch.planned.conf)
-        told["state"] = [_store_facts(facts, store, epoch.number + 1) for store in facts.needed(epoch.number)]
-    return told
-
-
-def _offset_facts(facts: CheckpointFacts, number: int, offset: Offset) -> dict[str, Any]:
-    from lockgate.runtime.lifecycle.facts import name_of
-
-    return {
-        "source": offset.source,
-        "name": name_of(offset),
-        "offset": offset.told,
-        "events": facts.events(number, offset),
-        "partitions": [asdict(one) for one in facts.reaches(number, offset)],
-    }
-
-
-def _store_facts(facts: CheckpointFacts, store: Store, version: int) -> dict[str, Any]:
-    chain = store.chain(version, facts.ids(store))
-    listed = [snapshot for file in chain.files if (snapshot := facts.snapshot(file)) is not None]
-    named = {name: count for snapshot in listed for name, count in snapshot.files.items()}
-    return {
-        "operator": store.operator,
-        "partition": store.partition,
-        "store": store.name,
-        "version": version,
-        "snapshot": chain.base or None,
-        "changes": sorted({file.version for file in chain.files if not file.is_snapshot}),
-        "missing": list(chain.missing),
-        "bytes": sum(file.bytes for file in chain.files) + sum(named.values()),
-        "files": [file.name for file in chain.files],
-        "snapshot_files": sorted(named),
-    }
-
-
-def _side_facts(side: Side) -> dict[str, Any]:
-    return {**asdict(side), "watermark": _iso(side.watermark)}
 
 
 def _span(side: Side) -> str:
@@ -494,17 +347,3 @@ def _count(facts: CheckpointFacts, number: int, offset: Offset) -> str:
 
 def _time(value: datetime | None) -> str:
     return "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
-
-
-def _iso(value: datetime | None) -> str | None:
-    return None if value is None else value.isoformat(timespec="milliseconds")
-
-
-def _print_table(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = (), indent: str = "") -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print(f"{indent}{'  '.join(cells)}".rstrip())

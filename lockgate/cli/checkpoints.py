@@ -1,38 +1,30 @@
-"""The commands about a job's checkpoints: rollback of what is not out; the others have files of their own.
+"""The commands about a job's checkpoints. Those that only inspect have a file of their own.
 
-`rollback --uncommitted` gives up an epoch that Spark has planned and nobody has committed, so that the next run plans
-it anew, smaller: the cure for an epoch that outlives its transaction, or that is too large for the machine. It is safe
-only while nothing of it is out, and while nobody is about to let it out:
-
-    1  look      the checkpoint: the job's marker, offsets/N without commits/N; the deciding ledger: N-1; no driver
-                 holds the checkpoint or is seen to run (its open transaction, its connection)
-    2  fence     older writers can commit nothing any more, and the ledger is read once more
-    3  claim     the ledger's value unchanged, with another run id: a driver that is alive stops at its next look
-    4  remove    the state and the notes that the epoch left behind, then offsets/N
+The others change nothing in a directory without the marker of the job, or while a driver of the job is seen. A command
+that destroys something first says what it would do, and does it only with --yes. What they do is in checkpoints/.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import secrets
-from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lockgate.cli import checkpointchanges, checkpointfacts, checkpointrescale
-from lockgate.cli.checkpointsubject import open_checkpoint
-from lockgate.cli.ledger import count_records, describe_ranges, gone, short
-from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
-from lockgate.commit.mending import MendableLedger
-from lockgate.errors import Failed, LedgerMismatch, Refused
+from lockgate.cli import checkpointfacts
+from lockgate.cli.ledger import count_records, describe_ranges
+from lockgate.cli.ledgers import checkpoint_place, find_ledger, find_subject, offer_ledger
+from lockgate.cli.target import read_job
+from lockgate.commit.mending import short
+from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.commit.ledger import Entry
-    from lockgate.commit.protocol import Epoch
-    from lockgate.runtime.checkpoints import Checkpoint
-    from lockgate.runtime.lifecycle.tree import Tree
+    from lockgate.checkpoints.cleaning import Cleaning, Life
+    from lockgate.checkpoints.rescaling import Rescale
+    from lockgate.checkpoints.subject import Subject
+    from lockgate.planner.plan import Plan
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,82 +32,133 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group = subparsers.add_parser(
         "checkpoints",
         help="the life cycle of a job's checkpoints",
-        description="A job's checkpoint: where its sources and its state stand. `list`, `show`, `verify` and `diff`"
-        " only look, also while the job runs, and take any checkpoint of Spark's.",
+        description="A job's checkpoint: the positions of its sources, and its state. `list`, `show`, `verify` and"
+        " `diff` only look, also while the job runs, and take any checkpoint of Spark's.",
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     checkpointfacts.register(commands)
 
     rollback = commands.add_parser(
         "rollback",
-        help="let an epoch that is not out be planned anew, or go back to an earlier one",
-        description="Give up the epoch that is planned and not committed, so that the next run plans it anew, with "
-        "another --rows-per-epoch. Nothing is lost or doubled: it is refused unless the ledger shows that nothing of "
-        "it is out. Or, with --to, let a stopped job go back to an earlier epoch. Says first what would be removed, "
-        "and does it only with --yes.",
+        help="plan an uncommitted epoch again, or go back to an earlier one",
+        description="Give up the epoch that is planned and not committed, so that the next run plans it again, with "
+        "another --rows-per-epoch. Nothing is lost or duplicated: the command refuses unless the ledger shows that the "
+        "epoch is not committed. Or, with --to, let a stopped job go back to an earlier epoch. The command first says "
+        "what it would remove, and does it only with --yes.",
     )
     offer_ledger(rollback)
     which = rollback.add_mutually_exclusive_group(required=True)
     which.add_argument("--uncommitted", action="store_true", help="the epoch that is planned and not committed")
-    checkpointchanges.offer_going_back(rollback, which)
-    rollback.add_argument("--yes", action="store_true", help="do it; without this it is only said what would happen")
+    which.add_argument("--to", type=int, metavar="N", help="make this epoch the last one that is done")
+    rollback.add_argument(
+        "--outputs",
+        choices=("again", "skip"),
+        help="with --to, what happens to epochs that are committed: deliver them again, or compute them for the state"
+        " and deliver nothing",
+    )
+    rollback.add_argument("--yes", action="store_true", help="do it; without this, only say what would happen")
     rollback.add_argument("--json", action="store_true", help="print facts for programs")
     rollback.set_defaults(run=run_rollback)
-    checkpointchanges.register(commands)
-    checkpointrescale.register(commands)
+    _register_changes(commands)
+
+
+def _register_changes(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    clean = commands.add_parser(
+        "clean",
+        help="remove old epochs and what crashes left behind",
+        description="Remove what is only needed to go back further than the newest N epochs, and files that processes "
+        "left behind when they died. What a restart needs stays. The job must not run; `lockgate run --keep-epochs` "
+        "does the same while it runs. The command first says what it would remove, and removes it only with --yes.",
+    )
+    offer_ledger(clean)
+    clean.add_argument("--keep", type=int, required=True, metavar="N", help="how many epochs you can still go back to")
+    clean.add_argument("--lives", action="store_true", help="also remove the checkpoints that --new-life put aside")
+    clean.add_argument("--yes", action="store_true", help="do it; without this, only say what would happen")
+    clean.add_argument("--json", action="store_true", help="print facts for programs")
+    clean.set_defaults(run=run_clean)
+
+    save = commands.add_parser(
+        "savepoint",
+        help="copy a checkpoint, to continue from it elsewhere or under another name",
+        description="Copy the checkpoint of a job at its last epoch to an empty place, with the hash of every file. "
+        "The job may run in the meantime: files of an epoch that is done do not change.",
+    )
+    offer_ledger(save)
+    save.add_argument("--to", required=True, metavar="PLACE", help="the new place; any Hadoop file system")
+    save.add_argument("--json", action="store_true", help="print facts for programs")
+    save.set_defaults(run=run_savepoint)
+
+    restore = commands.add_parser(
+        "restore",
+        help="let a job continue from a savepoint",
+        description="Check every file of a savepoint, lay it out as the checkpoint of a job, and let the job's ledgers "
+        "fit it. The job may have another name than the saved one: then it continues after it, with ledgers of its "
+        "own. Refused if a checkpoint exists already, or if the ledger is ahead of the savepoint.",
+    )
+    restore.add_argument("place", metavar="PLACE", help="a savepoint; any Hadoop file system")
+    offer_ledger(restore)
+    restore.add_argument("--put-aside", action="store_true", help="rename the existing checkpoint, as --new-life does")
+    restore.add_argument(
+        "--outputs",
+        choices=("again",),
+        help="if the ledger is ahead: what was committed after the savepoint is delivered again",
+    )
+    restore.add_argument("--json", action="store_true", help="print facts for programs")
+    restore.set_defaults(run=run_restore)
+
+    rescale = commands.add_parser(
+        "rescale",
+        help="move a job's state to another number of partitions",
+        description="Change the number of partitions, and so of tasks, of the state of a job that is stopped and has "
+        "committed all epochs that it planned. No event is read, no row is written; the job continues with the same "
+        "results. The command first says what it would write, and does it only with --yes. If it is interrupted, "
+        "give it again.",
+    )
+    rescale.add_argument("job", metavar="FILE", help="a Python file that defines job(**parameters) -> Job")
+    rescale.add_argument(
+        "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", help="a parameter of job()"
+    )
+    rescale.add_argument("--partitions", type=int, required=True, metavar="N", help="the new number")
+    rescale.add_argument(
+        "--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; any Hadoop file system"
+    )
+    rescale.add_argument("--yes", action="store_true", help="do it; without this, only say what would happen")
+    rescale.add_argument("--json", action="store_true", help="print facts for programs")
+    rescale.set_defaults(run=run_rescale, servers=None, client=[], postgres=None, files=None, sqlite=None)
 
 
 def run_rollback(arguments: argparse.Namespace) -> int:
-    """Say what would be removed; remove it where that is wanted."""
-    from lockgate.runtime.checkpoints import source_ranges
-    from lockgate.runtime.lifecycle.holding import alone
-    from lockgate.runtime.lifecycle.marker import require_marker
+    """Say what would be removed; remove it with --yes."""
+    from lockgate.checkpoints.uncommitted import find_uncommitted
 
     if arguments.to is not None:
-        return checkpointchanges.run_going_back(arguments)
+        return _go_back(arguments)
     target = find_ledger(arguments)
-    if target.is_second:
-        raise Refused(
-            f"job {target.job!r} commits in another cluster before this one, which may have the epoch already",
-            where="command line",
-            fix="leave --servers away: the first cluster of the job's file is asked",
-        )
-    checkpoint, tree = open_checkpoint(target.place)
-    epoch = uncommitted_epoch(checkpoint)
-    files = uncommitted_files(tree, epoch.number)
-    ranges = source_ranges(checkpoint, epoch.number, epoch.number)
-    with alone(checkpoint.local, target.job), target.opened() as ledger:
-        require_marker(tree, target.job)
-        if not ledger.exists:
-            told = gone(ledger, target.job)
-            raise Refused(f"{told.what}, so nobody can tell whether epoch {epoch.number} is out", told.where, told.fix)
-        ledger.refuse_driver()
-        entry = ledger.peek()
-        refuse_unsafe(entry, epoch, job=target.job, where=ledger.where)
-        refuse_out_elsewhere(target, epoch)
+    with find_uncommitted(target) as found:
+        files = found.files
         if not arguments.json:
             print(f"checkpoint  {target.place}")
-            print(f"ledger      {short(entry)}")
-            print(f"epoch       {epoch.number} is planned, not committed and not out")
-            for line in describe_ranges(ranges):
+            print(f"ledger      {short(found.entry)}")
+            print(f"epoch       {found.epoch.number} is planned, and not committed in the checkpoint or in the ledger")
+            for line in describe_ranges(found.ranges):
                 print(f"  {line}")
-            print("to be removed, so that the next run plans it anew:")
+            print("to be removed, so that the next run plans it again:")
             for name in files:
                 print(f"  {name}")
-            for line in warnings(target, has_kafka=bool(ranges)):
+            for line in found.warnings:
                 print(line)
         if arguments.yes:
-            files = _roll_back(checkpoint, tree, epoch, entry, ledger)
+            files = found.give_up()
     if arguments.json:
         facts = {
             "job": target.job,
             "checkpoint": target.place,
-            "epoch": epoch.number,
-            "ledger": None if entry is None else entry.as_facts(),
-            "source_offsets": [asdict(one) for one in ranges],
-            "records_at_most": count_records(ranges) if ranges else None,
+            "epoch": found.epoch.number,
+            "ledger": None if found.entry is None else found.entry.as_facts(),
+            "source_offsets": [asdict(one) for one in found.ranges],
+            "records_at_most": count_records(found.ranges) if found.ranges else None,
             "files": list(files),
-            "warnings": warnings(target, has_kafka=bool(ranges)),
+            "warnings": found.warnings,
             "removed": arguments.yes,
         }
         print(json.dumps(facts, indent=2))
@@ -126,98 +169,215 @@ def run_rollback(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def uncommitted_epoch(checkpoint: Checkpoint) -> Epoch:
-    """The epoch that is planned and not committed; Refused where there is none, or it is that of a rescaling."""
-    from lockgate.runtime.checkpoints import next_epoch
-    from lockgate.runtime.lifecycle.rescaling import refuse_unfinished
+def _go_back(arguments: argparse.Namespace) -> int:
+    """Say what going back to an epoch means; do it with --yes."""
+    from lockgate.checkpoints.rollback import plan_rollback
 
-    where = f"checkpoint {checkpoint.root}"
-    upcoming = next_epoch(checkpoint)
-    if upcoming is None:
-        raise Refused("there is no checkpoint", where=where, fix="name its place: --checkpoint PLACE")
-    if not upcoming.is_planned:
-        number = upcoming.epoch.number
-        done = "no epoch is planned yet" if number == 0 else f"epoch {number - 1}, the last one planned, is committed"
-        raise Refused(
-            f"nothing is uncommitted: {done}", where=where, fix="just run the job; there is nothing to roll back"
-        )
-    refuse_unfinished(checkpoint)
-    return upcoming.epoch
-
-
-def uncommitted_files(tree: Tree, epoch: int) -> tuple[str, ...]:
-    """The files of an epoch that is planned and not committed, in the order in which they may be removed.
-
-    Its tasks may have stored state already, under the version behind the epoch. Spark writes such a file anew when the
-    epoch runs again, but it would find an uploaded snapshot of the old one first and believe it. The offsets go last:
-    until then the epoch is as planned as before.
-    """
-    from lockgate.runtime.lifecycle.goingback import later_files
-    from lockgate.runtime.lifecycle.history import look_at
-
-    return later_files(look_at(tree), epoch - 1, keeps_next=False)
-
-
-def refuse_unsafe(entry: Entry | None, epoch: Epoch, *, job: str, where: str) -> None:
-    """Refuse to give up an epoch of which the ledger does not show that nothing is out."""
-    from lockgate.commit import protocol
-
-    try:
-        protocol.check_claim(entry, epoch, is_adopting=False, where=where, job=job)
-    except LedgerMismatch as mismatch:
-        raise Refused(mismatch.what, where=mismatch.where, fix=mismatch.fix) from None
-    if entry is not None and entry.epoch == epoch.number:
-        raise Refused(
-            f"epoch {epoch.number} of job {job!r} is out; only Spark has not logged it yet",
-            where=where,
-            fix="just run the job: the epoch is computed for its state, and not written again",
-        )
+    subject, epoch = find_subject(arguments), arguments.to
+    with plan_rollback(subject, epoch, arguments.outputs) as found:
+        if not arguments.json:
+            later = f"{epoch + 1}..{max(found.out, found.last)}"
+            print(f"checkpoint  {subject.tree.root}")
+            print(f"ledger      {'none' if subject.ledger is None else short(found.before)}")
+            print(f"to be       epoch {epoch} is the last one that is done")
+            print(f"source offsets of epochs {later}:")
+            for line in describe_ranges(found.ranges):
+                print(f"  {line}")
+            for line in found.says:
+                print(line)
+            print(f"{len(found.files)} files of later epochs are to be removed")
+        if arguments.yes:
+            found.carry_out()
+    if arguments.json:
+        facts = {
+            "job": subject.job,
+            "checkpoint": subject.tree.root,
+            "to": epoch,
+            "ledger": None if found.before is None else found.before.as_facts(),
+            "out": found.out,
+            "outputs": arguments.outputs,
+            "source_offsets": [asdict(one) for one in found.ranges],
+            "records_at_most": count_records(found.ranges) if found.ranges else None,
+            "files": list(found.files),
+            "says": found.says,
+            "done": arguments.yes,
+        }
+        print(json.dumps(facts, indent=2))
+    else:
+        print("done; run the job again" if arguments.yes else "nothing was changed; add --yes")
+    return 0
 
 
-def refuse_out_elsewhere(target: LedgerTarget, epoch: Epoch) -> None:
-    """Refuse to give up an epoch that another system of the job has, which decided before: its order was changed."""
-    for open_ledger in (*target.clusters.values(), *target.followers.values()):
-        with closing(open_ledger()) as ledger:
-            entry = ledger.peek() if ledger.exists else None
-            if entry is not None and entry.epoch is not None and entry.epoch >= epoch.number:
-                raise Refused(
-                    f"epoch {epoch.number} of job {target.job!r} is out there",
-                    where=ledger.where,
-                    fix="bring the outputs of the job back into the order in which they were, and run it: the rest"
-                    " of the epoch follows",
-                )
+def run_clean(arguments: argparse.Namespace) -> int:
+    """Say what would be removed; remove it with --yes."""
+    from lockgate.checkpoints.cleaning import clean
+
+    subject = find_subject(arguments)
+    removes_lives = arguments.yes and arguments.lives
+    cleaning, lives = clean(
+        subject, arguments.keep, datetime.now(UTC), removes=arguments.yes, removes_lives=removes_lives
+    )
+    if arguments.json:
+        facts = {
+            "job": subject.job,
+            "checkpoint": subject.tree.root,
+            **asdict(cleaning),
+            "lives": [asdict(life) for life in lives],
+            "warnings": subject.warn_unseen(),
+            "removed": arguments.yes,
+            "lives_removed": removes_lives,
+        }
+        print(json.dumps(facts, indent=2))
+        return 0
+    for line in (*_describe_cleaning(subject, cleaning, lives, with_lives=arguments.lives), *subject.warn_unseen()):
+        print(line)
+    print("removed" if arguments.yes else "nothing was removed; add --yes")
+    return 0
 
 
-def warnings(target: LedgerTarget, *, has_kafka: bool) -> list[str]:
-    """What a person should know before."""
-    lines = []
-    if target.may_follow:
-        lines.append("This is safe only where the system that was named decides: if in doubt, name the job's file.")
-    if target.others:
-        names = ", ".join(target.others)
-        lines.append(f"Outputs that are declared less ({names}) may have rows of this epoch, and get them again.")
-    if not has_kafka:
-        lines.append("No source is Kafka: a source of files remembers which files it has planned, and plans the same.")
-    lines.append("A driver that is alive stops at its next look at the ledger, because the run id changes.")
+def _describe_cleaning(subject: Subject, cleaning: Cleaning, lives: list[Life], *, with_lives: bool) -> list[str]:
+    first, last = cleaning.kept[0], cleaning.kept[-1]
+    lines = [
+        f"checkpoint  {subject.tree.root}",
+        f"kept        {len(cleaning.kept)} epochs to go back to, {first} to {last}, and all that a restart needs",
+    ]
+    lines += [f"to remove   {part.what}: {len(part.files)} files, {part.bytes:,} bytes" for part in cleaning.parts]
+    if not cleaning.parts:
+        lines.append("to remove   nothing in the checkpoint")
+    for life in lives:
+        fate = life.trouble or ("to remove" if with_lives else "stays, without --lives")
+        lines.append(f"put aside   {life.name}, {life.bytes:,} bytes: {fate}")
     return lines
 
 
-def _roll_back(
-    checkpoint: Checkpoint, tree: Tree, epoch: Epoch, entry: Entry | None, ledger: MendableLedger
-) -> tuple[str, ...]:
-    """Steps 2 to 4; the files that were removed."""
-    from lockgate.commit import protocol
-    from lockgate.runtime.lifecycle.cleaning import remove_all
+def run_savepoint(arguments: argparse.Namespace) -> int:
+    """Copy a checkpoint."""
+    from lockgate.checkpoints.restoring import save
+    from lockgate.checkpoints.subject import open_checkpoint
 
-    run = f"rollback-{secrets.token_hex(4)}"
-    claim = protocol.claim(entry, epoch, run=run, now=datetime.now(UTC), is_adopting=False)
-    ledger.replace(entry, claim)
-    if uncommitted_epoch(checkpoint) != epoch:
-        raise Failed(
-            f"epoch {epoch.number} was planned anew, or another one was, while it was looked at; nothing was removed",
-            where=f"checkpoint {checkpoint.root}",
-            fix="a driver of this job runs: stop it, then look again",
+    subject = find_subject(arguments)
+    _, place = open_checkpoint(arguments.to)
+    saved, was_running = save(subject, place, datetime.now(UTC))
+    if arguments.json:
+        print(json.dumps({"place": place.root, "was_running": was_running, **saved.as_facts()}, indent=2))
+        return 0
+    print(f"checkpoint  {subject.tree.root}")
+    print(f"savepoint   {place.root}: {len(saved.files)} files, {saved.bytes:,} bytes")
+    print(f"epoch       {saved.epoch} is the last one that is done in it")
+    for topic, ends in saved.offsets.items():
+        print(f"offsets     {topic}: {', '.join(f'{partition}: {offset}' for partition, offset in ends.items())}")
+    print(f"continue    lockgate checkpoints restore {arguments.to} FILE")
+    return 0
+
+
+def run_restore(arguments: argparse.Namespace) -> int:
+    """Lay out a savepoint as the checkpoint of a job."""
+    from lockgate.checkpoints.restoring import restore
+    from lockgate.checkpoints.savepoints import read_savepoint
+    from lockgate.checkpoints.subject import open_checkpoint
+
+    _, place = open_checkpoint(arguments.place)
+    saved = read_savepoint(place)
+    subject = find_subject(arguments)
+    done = restore(
+        subject, place, saved, may_put_aside=arguments.put_aside, outputs=arguments.outputs, now=datetime.now(UTC)
+    )
+    if arguments.json:
+        facts = {
+            "job": subject.job,
+            "saved_job": saved.job,
+            "checkpoint": subject.tree.root,
+            "put_aside": done.moved,
+            "epoch": saved.epoch,
+            "query": done.query,
+            "ledger": None if subject.ledger is None else done.entry.as_facts(),
+            "says": done.says,
+        }
+        print(json.dumps(facts, indent=2))
+        return 0
+    print(f"savepoint   {place.root}: {len(saved.files)} files, {saved.bytes:,} bytes, all as they were saved")
+    print(f"checkpoint  {subject.tree.root}")
+    if done.moved is not None:
+        print(f"put aside   {done.moved}")
+    print(f"ledger      {'none' if subject.ledger is None else short(done.entry)}")
+    for line in done.says:
+        print(line)
+    print(f"job {subject.job!r} continues after epoch {done.entry.epoch}: run it")
+    return 0
+
+
+def run_rescale(arguments: argparse.Namespace) -> int:
+    """Say what would be written; write it with --yes."""
+    from lockgate.checkpoints.rescaling import plan_rescale, refuse_useless
+    from lockgate.cli.jobfile import load_job
+    from lockgate.planner.plan import plan
+
+    if not Path(arguments.job).is_file():
+        raise Refused(f"there is no job file {arguments.job!r}", where="command line", fix="name the job's file")
+    planned = plan(load_job(arguments.job, arguments.parameters))
+    refuse_useless(planned, arguments.partitions)
+    target = find_ledger(arguments) if read_job(arguments).exact else None
+    place = checkpoint_place(arguments, planned.job.name)
+    with plan_rescale(planned.job.name, place, target, arguments.partitions) as found:
+        if not arguments.json:
+            for line in _describe_rescaling(planned, found):
+                print(line)
+        if arguments.yes:
+            found.carry_out()
+    rescaling = found.rescaling
+    if arguments.json:
+        facts = {
+            "job": planned.job.name,
+            "checkpoint": place,
+            "epoch": rescaling.epoch,
+            "partitions": {"before": rescaling.before, "after": rescaling.after},
+            "steps": _steps_of(planned),
+            "is_begun": rescaling.is_begun,
+            "is_written": rescaling.is_written,
+            "ledgers_behind": [one.ledger.name for one in found.behind],
+            "done": arguments.yes or not found.is_needed,
+        }
+        print(json.dumps(facts, indent=2))
+    elif not found.is_needed:
+        print("nothing is to be done")
+    else:
+        print(
+            f"done: run the job, it has {rescaling.after} partitions now"
+            if arguments.yes
+            else "nothing was written; add --yes"
         )
-    files = uncommitted_files(tree, epoch.number)
-    remove_all(tree, files)
-    return files
+    return 0
+
+
+def _steps_of(planned: Plan) -> list[dict[str, Any]]:
+    """The steps whose state is redistributed."""
+    return [
+        {"step": step.name, "kind": step.kind, "execution": step.execution}
+        for step in planned.physical.steps
+        if step.has_state
+    ]
+
+
+def _describe_rescaling(planned: Plan, found: Rescale) -> list[str]:
+    """What would be done, in lines."""
+    rescaling = found.rescaling
+    lines = [
+        f"checkpoint  {found.checkpoint.root}",
+        f"partitions  {rescaling.before} -> {rescaling.after}, of every step:",
+    ]
+    for step in _steps_of(planned):
+        how = "pages are redistributed by key" if step["execution"] == "Python" else "rows are redistributed by key"
+        lines.append(f"  {step['kind']} {step['step']!r}: state in {step['execution']}, its {how}")
+    if rescaling.is_written:
+        lines.append(f"epoch       {rescaling.epoch} is already written, by an earlier rescaling")
+    else:
+        begun = "is already started, and will be written again" if rescaling.is_begun else "will be written"
+        lines.append(f"epoch       {rescaling.epoch} {begun}: it reads no event and writes no row")
+        lines.append(f"  offsets/{rescaling.epoch}  those of epoch {rescaling.epoch - 1}, with the new number")
+        lines.append(
+            f"  state/       all of it, as of epoch {rescaling.epoch - 1}; what is there stays for older epochs"
+        )
+        lines.append(f"  commits/{rescaling.epoch}")
+    for one in found.behind:
+        lines.append(f"ledger      {one.ledger.name}: {short(one.entry)}; moves on to epoch {rescaling.epoch}")
+    return lines

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
 from lockgate.errors import Refused
+from lockgate.escaping import tell
 from lockgate.guarantees import Guarantee
 from lockgate.stopping import stoppable
 
@@ -23,19 +23,20 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "compare",
         help="one job under all its guarantees, with the same faults",
         description="Run a job under each of the four guarantees that it reaches, over the same events, and kill its "
-        "driver, JVM and workers with SIGKILL at the same places. Tell for each how many rows were lost and "
-        "duplicated, the latency of events, how long epochs take, throughput, the time of a restart, and what it asks "
-        "of the author; guarantees that the planner refuses are told with its reason. Of a job with tracking=acks(...) "
-        "at-least-once is run twice, by acknowledgement and by checkpoint. The job's sources must be KafkaSource and "
-        "its sinks KafkaSink with a topic. It runs on the local Kafka (started where none runs, and stopped again) in "
-        "topics of its own; the job's own topics are only read, for events to copy. Expect two minutes a guarantee.",
+        "driver, JVM and workers with SIGKILL at the same places. Report for each how many rows were lost and "
+        "duplicated, the latency of events, the duration of epochs, throughput, the time of a restart, and what it "
+        "requires from the user; for guarantees that the planner refuses report its reason. A job with "
+        "tracking=acks(...) runs at-least-once twice, by acknowledgement and by checkpoint. The job's sources must be "
+        "KafkaSource and its sinks KafkaSink with a topic. It runs on the local Kafka (started if none runs, and then "
+        "stopped again) in topics of its own; the job's own topics are only read, to copy events. Expect two minutes "
+        "for each guarantee.",
     )
     offer_job(compare)
     compare.add_argument("--events", type=int, metavar="N", help="how many, at most; default: 20,000")
     compare.add_argument(
         "--generate",
         action="store_true",
-        help="make the events from the schemas of the sources instead of copying them from the job's own topics",
+        help="generate the events from the schemas of the sources instead of copying them from the job's own topics",
     )
     compare.add_argument("--seed", type=int, metavar="N", help="of generated events; default: 1")
     compare.add_argument(
@@ -43,9 +44,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="guarantees",
         action="append",
         choices=_NAMES,
-        help="only this one (both ways of at-least-once, where there are two); may be given several times",
+        help="only this one (both ways of at-least-once, if there are two); may be given several times",
     )
-    compare.add_argument("--kills", type=int, metavar="N", help="how often each is killed; default: 2")
+    compare.add_argument("--kills", type=int, metavar="N", help="how often each run is killed; default: 2")
     compare.add_argument("--seconds", type=float, metavar="S", help="over which the events are sent; default: 40")
     compare.add_argument("--out", metavar="DIRECTORY", help="for the page and the plot; default: .lockgate/compare/JOB")
     compare.add_argument("--json", action="store_true", help="print the facts as JSON")
@@ -53,12 +54,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
-    """Compare, write the page, and tell."""
+    """Compare, write the page, and report."""
     from lockgate.cli.jobfile import load_job
-    from lockgate.compare.comparison import EVENTS, KILLS, SECONDS, SEED, Setting, compare
-    from lockgate.compare.events import copy_events, make_events
-    from lockgate.compare.renamed import find_endpoints
-    from lockgate.services.stack import Stack, default_root
+    from lockgate.cli.typed import PARAMETERS, hide
+    from lockgate.lab.compare.comparison import EVENTS, KILLS, SECONDS, SEED, Setting, compare
+    from lockgate.lab.compare.events import copy_events, make_events
+    from lockgate.lab.compare.renamed import find_endpoints
+    from lockgate.lab.services.stack import Stack, default_root
 
     events = _given(arguments.events, EVENTS, least=1, option="--events")
     kills = _given(arguments.kills, KILLS, least=0, option="--kills")
@@ -75,11 +77,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
         taken = make_events(endpoints.sources, count=int(events), seed=seed)
     else:
         taken = copy_events(endpoints.sources, count=int(events))
+    shown, environ = hide(arguments.parameters, PARAMETERS)
     setting = Setting(
         job=job,
         endpoints=endpoints,
         job_file=Path(__file__).with_name("compared.py"),
-        source={"file": str(Path(arguments.file).resolve()), "parameters": arguments.parameters},
+        source={"file": str(Path(arguments.file).resolve()), "parameters": shown},
+        environ=environ,
         events=taken,
         guarantees=sorted(set(chosen)),
         kills=int(kills),
@@ -87,7 +91,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     )
     home = default_root().parent / "compare" / job.name
     with stoppable() as go_on:
-        report = compare(Stack(default_root()), home, setting, now=datetime.now(UTC), tell=_tell, go_on=go_on)
+        report = compare(Stack(default_root()), home, setting, now=datetime.now(UTC), tell=tell, go_on=go_on)
     facts = json.dumps(report.as_json(), indent=2)
     _write(
         Path(arguments.out or home),
@@ -102,12 +106,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 def _given(value: float | None, default: float, *, least: float, option: str) -> float:
     if value is not None and value < least:
-        raise Refused(f"{option} {value:g} is too little", where="command line", fix=f"give at least {least:g}")
+        raise Refused(f"{option} {value:g} is too small", where="command line", fix=f"give at least {least:g}")
     return default if value is None else value
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _write(directory: Path, texts: dict[str, str]) -> None:
@@ -119,4 +119,4 @@ def _write(directory: Path, texts: dict[str, str]) -> None:
         raise Refused(
             f"{directory} cannot be written: {error.strerror}", where="--out", fix="name a directory that can"
         ) from None
-    print(f"written to {directory}: {', '.join(texts)}", file=sys.stderr)
+    tell(f"written to {directory}: {', '.join(texts)}")

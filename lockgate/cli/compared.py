@@ -1,4 +1,4 @@
-"""A job file of ours: the author's job in the disguise of one run of a comparison.
+"""A job file of ours: the user's job, changed for one run of a comparison.
 
 lockgate run FILE -p spec=SPECIFICATION     written by `lockgate compare`
 """
@@ -9,13 +9,14 @@ import json
 from pathlib import Path
 
 from lockgate.cli.jobfile import load_job
-from lockgate.compare.contenders import Contender
-from lockgate.compare.renamed import Disguise, disguise
+from lockgate.cli.typed import PARAMETERS, take
 from lockgate.dataflow.job import Job
+from lockgate.lab.compare.contenders import Contender
+from lockgate.lab.compare.renamed import Disguise, disguise
 
 
 def job(spec: Path) -> Job:
     """The job of the specification."""
     told = json.loads(spec.read_text())
     as_what = Disguise(told["name"], Contender.of_json(told["contender"]), told["servers"], told["topics"])
-    return disguise(load_job(told["file"], told["parameters"]), as_what)
+    return disguise(load_job(told["file"], take(told["parameters"], PARAMETERS)), as_what)

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from lockgate.cli.job import offer_job
+from lockgate.columns import columns
 from lockgate.errors import Refused
 from lockgate.escaping import escape, escape_json
 
@@ -22,23 +23,23 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group = subparsers.add_parser(
         "dead-letters",
         help="events that a job could not use: list, show, send back",
-        description="Events that a job with dead_letters= could not use. Needs neither Spark nor that the job stands "
-        "still; what an open transaction holds is not shown yet.",
+        description="Events that a job with dead_letters= could not use. Neither Spark nor a stopped job is needed. "
+        "Rows of an open transaction are not shown yet.",
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     list_ = commands.add_parser(
         "list",
         help="all of them, with the reasons",
-        description="List the letters of a job in the order of its epochs, and count them by step and reason.",
+        description="List the dead letters of a job in the order of its epochs, and count them by step and reason.",
     )
     _offer(list_)
     _offer_step(list_)
-    list_.add_argument("--json", action="store_true", help="print a line of JSON for each letter")
+    list_.add_argument("--json", action="store_true", help="print a line of JSON for each dead letter")
     list_.set_defaults(run=run_list)
 
     show = commands.add_parser(
-        "show", help="one of them, whole", description="Show all that is known of a letter, and what the source gave."
+        "show", help="one of them, whole", description="Show a dead letter with all its facts, and the source's bytes."
     )
     _offer(show)
     show.add_argument("id", metavar="ID", help="its id, as `lockgate dead-letters list` shows it")
@@ -46,15 +47,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     replay = commands.add_parser(
         "replay",
-        help="send them back into the job, once it is mended",
-        description="Send letters back: the running job, or its next run, takes each event once more, from the parser "
-        "on. A letter is sent once. Where something has the event already, a job that is declared exactly-once does "
-        "not send it. Exit status 1 where something that was asked for was not sent.",
+        help="send them back into the job, once it is fixed",
+        description="Send dead letters back: the running job, or its next run, processes each event once more, from "
+        "the parser on. A dead letter is sent once. If something has processed the event already, a job that is "
+        "declared exactly-once does not send it. Exit status 1 if something that you asked for was not sent.",
     )
     _offer(replay)
     which = replay.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--id", dest="ids", action="append", metavar="ID", help="this letter; may be given several times"
+        "--id", dest="ids", action="append", metavar="ID", help="this dead letter; may be given several times"
     )
     which.add_argument("--all", action="store_true", help="all that were not sent yet")
     _offer_step(replay)
@@ -62,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List the letters of a job."""
+    """List the dead letters of a job."""
     desk = _desk(arguments)
     letters = _of_step(desk, desk.letters(), arguments.step)
     if arguments.json:
@@ -77,25 +78,22 @@ def run_list(arguments: argparse.Namespace) -> int:
         (
             letter.id,
             str(letter.epoch),
-            escape(letter.step),
+            letter.step,
             str(letter.attempts),
             desk.standing(letter).value,
-            escape(letter.place),
+            letter.place,
             _short(letter.reason),
         )
         for letter in letters
     ]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    for row in (titles, *rows):
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    print()
-    for (step, reason), count in Counter((letter.step, _short(letter.reason)) for letter in letters).most_common():
-        print(f"{count:>7,}  {escape(step)}: {reason}")
+    counts = Counter(f"{letter.step}: {_short(letter.reason)}" for letter in letters).most_common()
+    print(*columns([titles, *rows]), "", sep="\n")
+    print(*columns([(f"{count:,}", told) for told, count in counts], right=(0,), indent=4), sep="\n")
     return 0
 
 
 def run_show(arguments: argparse.Namespace) -> int:
-    """Show one letter."""
+    """Show one dead letter."""
     desk = _desk(arguments)
     (letter,) = desk.find([arguments.id])
     facts = {
@@ -114,14 +112,12 @@ def run_show(arguments: argparse.Namespace) -> int:
         **{f"header {key}": _as_text(value) for key, value in letter.headers},
         "value": _as_text(letter.value),
     }
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        print(f"{escape(name).ljust(width)}  {escape(str(value))}")
+    print(*columns((name, str(value)) for name, value in facts.items()), sep="\n")
     return 0
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Send letters back into their job."""
+    """Send dead letters back into their job."""
     from lockgate.runtime.deadletters import Standing
 
     desk = _desk(arguments)
@@ -129,9 +125,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     letters = _of_step(desk, asked, arguments.step)
     if len(letters) < len(asked) and not arguments.all:
         others = ", ".join(one.id for one in asked if one not in letters)
-        raise Refused(
-            f"--step {arguments.step} and --id do not fit: {others}", where=desk.where, fix="leave --step away"
-        )
+        raise Refused(f"--step {arguments.step} and --id do not fit: {others}", where=desk.where, fix="omit --step")
     if arguments.all:
         passed = Counter(desk.standing(letter) for letter in letters)
         letters = [one for one in letters if desk.standing(one) not in (Standing.SENT, Standing.OTHER_LIFE)]
@@ -145,7 +139,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     sent = sum(one.is_sent for one in sendings)
     print(f"{_letters(sent)} sent back to job {desk.job.name}, {len(sendings) - sent} not sent")
     if sent:
-        print("the running job takes them in its next epoch, or its next run does")
+        print("the running job, or its next run, takes them in its next epoch")
     return 0 if sent == len(sendings) else 1
 
 
@@ -168,15 +162,15 @@ def _offer_step(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_step(desk: LetterDesk, letters: list[Letter], step: str | None) -> list[Letter]:
-    """Those of a step, which the job or one of its letters has to know."""
+    """The dead letters of a step; Refused if neither the job nor one of its dead letters has this step."""
     if step is None:
         return letters
     found = [letter for letter in letters if letter.step == step]
     if not found and step not in desk.steps:
         raise Refused(
-            f"job {desk.job.name!r} has no step {step!r}, and no letter of one",
+            f"job {desk.job.name!r} has no step {step!r}, and no dead letter of one",
             where=desk.where,
-            fix=f"letters come from {', '.join(map(repr, desk.steps))}",
+            fix=f"dead letters come from {', '.join(map(repr, desk.steps))}",
         )
     return found
 
@@ -208,7 +202,7 @@ def _short(text: str) -> str:
 
 
 def _as_text(value: bytes | None) -> str:
-    """Bytes as text where they are some, else as hex, which is told by its beginning."""
+    """Bytes as text if they are text, else as hex, of which only the start is shown."""
     if value is None:
         return "none"
     try:
@@ -219,4 +213,4 @@ def _as_text(value: bytes | None) -> str:
 
 
 def _letters(count: int) -> str:
-    return f"{count:,} letter" if count == 1 else f"{count:,} letters"
+    return f"{count:,} dead letter" if count == 1 else f"{count:,} dead letters"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
+from lockgate.cli.progress import REDRAW_SECONDS, bars
+from lockgate.escaping import escape
 from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
-    from lockgate.demo.show import Standing
+    from rich.progress import TaskID
+
+    from lockgate.lab.demo.show import Standing
 
 _LINE_EVERY_SECONDS = 5.0
-_REDRAW_SECONDS = 0.2
-_WIDTH = 100  # where it is not a terminal
-_RED, _PLAIN = "\x1b[1;31m", "\x1b[0m"
+_WIDTH = 100  # if the output is no terminal
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,23 +28,23 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     demo = subparsers.add_parser(
         "demo",
         help="Spark's own sink and ours, side by side, killed while they run",
-        description="Start a local Kafka where none runs and a Spark cluster of two workers, send a million payments, "
+        description="Start a local Kafka if none runs and a Spark cluster of two workers, send a million payments, "
         "and run the same job over them twice at the same time: through Spark's own Kafka sink, and exactly-once. The "
         "executor and the driver of each are killed with -9 in mid-epoch. An independent reader counts what was "
-        "lost and what was duplicated. Exit status 0 when the exactly-once side has lost and duplicated nothing. It "
-        "can be run again and again; what it has started, it stops.",
+        "lost and what was duplicated. Exit status 0 if the exactly-once side has lost and duplicated nothing. You "
+        "can repeat it; it stops what it has started.",
     )
     demo.add_argument("--events", type=int, metavar="N", help="how many payments to send; default: 1,000,000")
     demo.add_argument("--seed", type=int, metavar="N", help="of the payments and of the moments of the kills")
-    demo.add_argument("--no-kills", action="store_true", help="let both sides run in peace")
+    demo.add_argument("--no-kills", action="store_true", help="run both sides without faults")
     demo.add_argument("--json", action="store_true", help="print the facts as JSON")
-    demo.set_defaults(run=run_demo)
+    demo.set_defaults(run=run_demo, draws=True)
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
-    """Show, and tell what was shown."""
-    from lockgate.demo import show
-    from lockgate.services.stack import Stack, default_root
+    """Run the demo, and report its result."""
+    from lockgate.lab.demo import show
+    from lockgate.lab.services.stack import Stack, default_root
 
     screen = Screen(sys.stderr if arguments.json else sys.stdout, clock=time.monotonic)
 
@@ -70,66 +70,60 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 class Screen:
-    """Lines as they come, and below them, on a terminal, how far both sides are; elsewhere a line every few seconds."""
+    """Prints lines, and below them, on a terminal, the progress of both sides; elsewhere a line every few seconds."""
 
     def __init__(self, out: TextIO, *, clock: Callable[[], float]) -> None:
-        self._out, self._clock = out, clock
-        self._is_terminal = out.isatty()
-        self._is_coloured = self._is_terminal and "NO_COLOR" not in os.environ
+        self._bars = bars(out)
+        self._console = self._bars.console
+        self._tasks: dict[str, TaskID] = {}
+        self._clock = clock
         self._began = self._told = clock()
-        self._drawn: list[str] = []
         self._last = ""
 
     @property
     def width(self) -> int:
-        """How many characters a line has."""
-        return shutil.get_terminal_size().columns if self._is_terminal else _WIDTH
+        """The number of characters in a line."""
+        return self._console.width if self._console.is_terminal else _WIDTH
 
     def tell(self, line: str) -> None:
-        """A line that stays."""
-        self._say(f"{self._clock() - self._began:5.1f} s  {line}" if self._is_terminal else line)
+        """Print a line that stays."""
+        self._say(line)
 
     def alarm(self, line: str) -> None:
-        """A line that stays and is seen."""
-        self.tell(f"{_RED}{line}{_PLAIN}" if self._is_coloured else line)
+        """Print a highlighted line that stays."""
+        self._say(line, style="bold red")
 
     def follow(self, sides: Sequence[Standing]) -> None:
-        """How far the sides are."""
-        if self._clock() - self._told < (_REDRAW_SECONDS if self._is_terminal else _LINE_EVERY_SECONDS):
+        """Show the progress of both sides."""
+        is_drawn = self._console.is_interactive
+        if self._clock() - self._told < (REDRAW_SECONDS if is_drawn else _LINE_EVERY_SECONDS):
             return
         self._told = self._clock()
-        if not self._is_terminal:
+        if not is_drawn:
             line = "; ".join(_standing(side) for side in sides)
             if line != self._last:
                 self._say(line)
             self._last = line
             return
-        self.clear()
-        self._drawn = [_bar(side, self.width - 1) for side in sides]
-        print(*self._drawn, sep="\n", file=self._out, flush=True)
+        for side in sides:
+            if side.label not in self._tasks:
+                self._tasks[side.label] = self._bars.add_task(side.label, total=side.events_total, told="")
+            told = f"{side.events:,} events  epoch {side.epoch}  {side.state}"
+            self._bars.update(self._tasks[side.label], completed=side.events, told=told)
+        self._bars.start()
+        self._bars.refresh()
 
     def clear(self) -> None:
-        """Take away what does not stay."""
-        if self._drawn:
-            print(f"\x1b[{len(self._drawn)}A\x1b[J", end="", file=self._out, flush=True)
-        self._drawn = []
+        """Remove the lines that do not stay."""
+        if self._bars.live.is_started:
+            self._bars.stop()
 
-    def _say(self, line: str) -> None:
-        drawn = self._drawn
-        self.clear()
-        print(line, *drawn, sep="\n", file=self._out, flush=True)
-        self._drawn = drawn
+    def _say(self, line: str, style: str = "") -> None:
+        from rich.text import Text
+
+        since = f"{self._clock() - self._began:5.1f} s  " if self._console.is_terminal else ""
+        self._console.print(Text.assemble(since, (escape(line), style)), soft_wrap=True)
 
 
 def _standing(side: Standing) -> str:
     return f"{side.label}: {side.events:,} of {side.events_total:,} events, epoch {side.epoch}, {side.state}"
-
-
-def _bar(side: Standing, width: int) -> str:
-    """How far a side is, in one line of at most this width."""
-    label, told = f"{side.label:<16} ", f" {side.events:>9,} events  epoch {side.epoch}  {side.state}"
-    room = min(40, width - len(label) - len(told))
-    if room < 5:
-        return _standing(side)[:width]
-    full = side.events * room // side.events_total
-    return f"{label}{'█' * full}{'░' * (room - full)}{told}"

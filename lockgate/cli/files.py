@@ -1,8 +1,8 @@
 """The commands about the files of a FileSink: compact.
 
-`compact` makes few large files out of many small ones, for all jobs that write to a directory, also while they run.
-Readers who go by manifests see the same rows before, in between and after. The old files stay for a while, for readers
-that have begun; a later compaction deletes them. It can be stopped at any time: what it had not published is removed.
+`compact` merges many small files into few large ones, for all jobs that write to a directory, also while they run.
+Readers that follow manifests see the same rows before, during and after. The old files stay for a while, for readers
+that have started; a later compaction deletes them. You can stop it at any time: it removes what it had not published.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockgate.connectors.files.size import as_size
 from lockgate.errors import BadJob, Failed, Refused
-from lockgate.files.size import as_size
 from lockgate.stopping import stoppable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lockgate.files.compaction import Compaction, Limits, Prospect
-    from lockgate.files.system import System
+    from lockgate.connectors.files.compaction import Compaction, Limits, Prospect
+    from lockgate.connectors.files.system import System
 
 _TARGET_SIZE = "128 MB"
 _LOG = Path(".lockgate") / "logs" / "files-compact.spark.log"
@@ -66,8 +66,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_compact(arguments: argparse.Namespace) -> int:
     """Merge the small files of every job in a directory."""
-    from lockgate.files.compaction import foresee
-    from lockgate.files.system import open_system
+    from lockgate.connectors.files.compaction import foresee
+    from lockgate.connectors.files.system import open_system
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
@@ -75,7 +75,7 @@ def run_compact(arguments: argparse.Namespace) -> int:
     limits = read_limits(arguments)
     where = f"directory {arguments.directory}"
     spark = None
-    if arguments.directory.startswith("hdfs:"):  # a local one is looked at without Spark, others are refused
+    if arguments.directory.startswith("hdfs:"):  # a local one is read without Spark, others are refused
         tell("starting Spark")
         spark = _open_spark()
     system = open_system(arguments.directory, spark, where)
@@ -101,15 +101,15 @@ def run_compact(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(facts, indent=2))
     elif arguments.dry_run:
-        tell("nothing was done; leave --dry-run away")
+        tell("nothing was done; omit --dry-run")
     return 0
 
 
 def read_limits(arguments: argparse.Namespace) -> Limits:
-    """Which files are merged, into how large ones, and how long the old ones stay."""
+    """Which files are merged, the size of merged files, and how long the old ones stay."""
+    from lockgate.connectors.files.compaction import Limits
+    from lockgate.connectors.files.size import as_bytes
     from lockgate.dataflow.duration import as_duration
-    from lockgate.files.compaction import Limits
-    from lockgate.files.size import as_bytes
 
     try:
         roll_bytes = as_bytes(arguments.target_size, of="--target-size")
@@ -128,8 +128,8 @@ def read_limits(arguments: argparse.Namespace) -> Limits:
 
 
 def find_jobs(system: System, where: str) -> list[str]:
-    """The jobs whose files lie in a directory; Refused where it is no FileSink's."""
-    from lockgate.files.log import logs_in
+    """The jobs with files in a directory; Refused if it is not that of a FileSink."""
+    from lockgate.connectors.files.log import logs_in
 
     try:
         is_there = system.exists("")
@@ -140,7 +140,7 @@ def find_jobs(system: System, where: str) -> list[str]:
         raise Refused("there is no such directory", where=where, fix="name the path of a FileSink")
     if not jobs:
         raise Refused(
-            "there are no manifests in it, so nobody can tell which files count",
+            "there are no manifests in it, so it is unknown which files count",
             where=where,
             fix="name the path of a FileSink of a job that is declared END_TO_END_EXACTLY_ONCE and has run",
         )
@@ -148,7 +148,7 @@ def find_jobs(system: System, where: str) -> list[str]:
 
 
 def describe(prospect: Prospect) -> str:
-    """What a compaction would do, in words."""
+    """The effect of a compaction, in words."""
     if not prospect.small:
         merging = "no small files to merge"
     else:
@@ -160,12 +160,12 @@ def describe(prospect: Prospect) -> str:
 def _compact(
     spark: SparkSession, system: System, job: str, limits: Limits, where: str, tell: Callable[[str], None]
 ) -> Compaction:
-    """Let another thread work, so that this one can tell the progress and be stopped."""
+    """Let another thread work, so that this one can show the progress and be stopped."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from lockgate.connectors.files.compaction import compact_in
     from lockgate.failures import first_cause
-    from lockgate.files.compaction import compact_in
 
     end: Future[Compaction] = Future()
 
@@ -192,7 +192,7 @@ def _compact(
             try:
                 go_on()
             except KeyboardInterrupt:
-                while not end.done():  # again and again: between two of its jobs there is nothing to cancel
+                while not end.done():  # repeatedly: between two of its Spark jobs there is nothing to cancel
                     spark.sparkContext.cancelAllJobs()
                     time.sleep(_LOOK_EVERY_SECONDS)
                 raise
@@ -202,7 +202,7 @@ def _compact(
 
 
 def _progress(spark: SparkSession) -> str:
-    """How far Spark is with what it does just now."""
+    """The progress of Spark's current jobs."""
     tracker = spark.sparkContext.statusTracker()
     stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
     if not stages:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from lockgate.cli.logs import FORMS, say_json, write_json
 from lockgate.errors import CheckpointDamaged, Failed, LockgateError, Refused
-from lockgate.escaping import escape
+from lockgate.escaping import escape, tell
 from lockgate.guarantees import Guarantee
 from lockgate.private import make_private
 
@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "plan",
         help="show a job's graphs and the guarantee it reaches",
         description="Show the logical graph, the physical graph and the guarantee of a job, with the reasons. Needs "
-        "neither Spark nor a broker. Exit status 2 where the job declares more than it reaches.",
+        "neither Spark nor a broker. Exit status 2 if the job declares more than it reaches.",
     )
     offer_job(plan)
     plan.add_argument("--svg", metavar="PICTURE", help="also draw both graphs into this file")
@@ -54,13 +54,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run = subparsers.add_parser(
         "run",
         help="run a job",
-        description="Run a job until Ctrl-C or SIGTERM, or, with --until-caught-up, until all that was there is done. "
-        "A run that was stopped or failed is continued by the next one from its checkpoint. A driver that dies or "
-        "fails is started again by itself.",
+        description="Run a job until Ctrl-C or SIGTERM, or, with --until-caught-up, until all existing events are "
+        "processed. The next run continues a stopped or failed one from its checkpoint. A driver that dies or fails "
+        "is restarted automatically.",
     )
     offer_job(run)
     run.add_argument("--checkpoint", metavar="PLACE", help="default: .lockgate/checkpoints/JOB; any Hadoop file system")
     run.add_argument("--master", metavar="URL", help="the Spark cluster; default: all cores of this machine")
+    run.add_argument(
+        "--secure",
+        action="store_true",
+        help="refuse to run if Spark's ports ask for no secret or encrypt nothing: on a standalone cluster without "
+        "one, for example; without this it is a warning",
+    )
     run.add_argument(
         "--from",
         dest="start",
@@ -68,13 +74,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="earliest (the default, but for at-most-once jobs), latest, or a time with its zone; "
         "counts only without a checkpoint",
     )
-    run.add_argument("--until-caught-up", action="store_true", help="end when all that was there is processed")
+    run.add_argument("--until-caught-up", action="store_true", help="end when all existing events are processed")
     run.add_argument(
         "--rows-per-epoch",
         type=int,
         metavar="N",
-        help="the most rows an epoch takes from a source; default: what fits into the time that the job says an epoch "
-        "lasts, and 500,000 at most",
+        help="the most rows an epoch takes from a source; default: what fits into the time that the job sets for an "
+        "epoch, and 500,000 at most",
     )
     run.add_argument(
         "--keep-epochs",
@@ -86,13 +92,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--new-life",
         action="store_true",
-        help="begin again under an old name: put the checkpoint aside and let the ledger say that nothing is out; "
-        "what is out already will come out again",
+        help="reset the job under its old name: put the checkpoint aside and let the ledger say that no epoch is "
+        "committed; rows that are committed already will be delivered again",
     )
     run.add_argument(
         "--accept-outputs",
         action="store_true",
-        help="go on although output topics were deleted and created again since the last run: what was in them is gone",
+        help="continue although output topics were deleted and re-created since the last run: their old rows are lost",
     )
     run.add_argument(
         "--accept-gap",
@@ -104,8 +110,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--no-supervise",
         dest="is_supervised",
         action="store_false",
-        help="end with the first failure; without this the job is started again from its checkpoint, unless a person "
-        "has to decide something first",
+        help="end with the first failure; without this the job is restarted from its checkpoint, unless a person has "
+        "to decide something first",
     )
     run.add_argument(
         "--metrics",
@@ -118,26 +124,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="/health says no when no epoch has ended for so long, and five times as long as epochs take, though "
+        help="/health fails if no epoch has ended for so long, and five times as long as epochs take, though "
         "events may wait; default: 60",
     )
     run.add_argument(
         "--otel",
         action="store_true",
-        help="send the same metrics by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs lockgate[otel]",
+        help="send the same metrics by OpenTelemetry, to OTEL_EXPORTER_OTLP_ENDPOINT; needs lockgate[otel]",
     )
     run.add_argument(
         "--log",
         choices=FORMS,
         default="text",
-        help="json: say everything as lines of JSON on standard error, with job, epoch, step and run as fields",
+        help="json: print everything as lines of JSON on standard error, with job, epoch, step and run as fields",
     )
-    run.add_argument("--json", action="store_true", help="tell the progress as lines of JSON")
-    run.set_defaults(run=run_job)
+    run.add_argument("--json", action="store_true", help="print the progress as lines of JSON")
+    run.set_defaults(run=run_job, draws=True)
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """Plan a job and show what came out."""
+    """Plan a job and show the plan."""
     from lockgate.cli.jobfile import load_job
     from lockgate.planner.explain import explain_json, explain_plan, explain_svg
     from lockgate.planner.plan import plan
@@ -156,15 +162,16 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 
 def run_job(arguments: argparse.Namespace) -> int:
-    """Run a job under the eyes of its author, in a process that is started again when it dies."""
+    """Run a job in a process of its own, which is restarted when it dies, and show its progress."""
     from lockgate.cli.jobfile import load_job
     from lockgate.cli.supervisor import Report, Supervisor
+    from lockgate.cli.typed import WORDS, hide
     from lockgate.runtime.metrics.prometheus import check_prometheus
     from lockgate.runtime.metrics.server import address_of, host_in, listen
     from lockgate.runtime.restarts import SAME_FAILURES_MAX, SAME_FAILURES_MAX_TO_THE_END, Restarts
 
     lines = write_json() if arguments.log == "json" else None
-    say = _say_aloud if lines is None else say_json
+    say = tell if lines is None else say_json
     if arguments.unhealthy_after <= 0:
         raise Refused(
             f"--unhealthy-after is {arguments.unhealthy_after}", where="lockgate run", fix="give seconds, above 0"
@@ -172,15 +179,22 @@ def run_job(arguments: argparse.Namespace) -> int:
     if arguments.metrics is not None:
         check_prometheus()
     if arguments.is_supervised:
-        place = arguments.words.index("run") + 1  # what stands behind a `--` is no option
+        place = arguments.words.index("run") + 1  # words after a `--` are no options
         words = [*arguments.words[:place], "--no-supervise", *arguments.words[place:]]
         patience = SAME_FAILURES_MAX_TO_THE_END if arguments.until_caught_up else SAME_FAILURES_MAX
         restarts = Restarts(same_failures_max=patience)
         listening = None if arguments.metrics is None else listen(arguments.metrics)
         if listening is not None:
             say(f"metrics at {address_of(listening)}/metrics")
+        shown, environ = hide(words, WORDS)
+        if environ:
+            say(
+                "a password is on the command line, which every user of this machine can read: give a reference to it,"
+                " env:NAME or file:/path"
+            )
         supervisor = Supervisor(
-            [*_this_command(), *words],
+            [*_this_command(), *shown],
+            environ=environ,
             say=say,
             restarts=restarts,
             listening=listening,
@@ -198,7 +212,7 @@ def run_job(arguments: argparse.Namespace) -> int:
         report.tell_error(error)
         raise
     except BrokenPipeError:
-        report.tell_final("nobody reads what it says any more")
+        report.tell_final("its output has no reader any more")
         raise
     except Exception as surprise:
         report.tell_surprise(surprise)
@@ -207,7 +221,7 @@ def run_job(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _jvm_is_there() -> Iterator[None]:
-    """Spark's JVM is a process of its own: where it has died, any call into it fails, in whatever way."""
+    """Spark's JVM is a process of its own: if it dies, any call into it fails, in any way."""
     from py4j.protocol import Py4JError
 
     from lockgate.spark.session import find_dead_jvm
@@ -215,14 +229,14 @@ def _jvm_is_there() -> Iterator[None]:
     try:
         yield
     except (Py4JError, OSError, Refused, CheckpointDamaged) as error:
-        # Who could not read a checkpoint through it takes that for bad; the JVM is mostly alive then.
+        # A checkpoint that could not be read through a dead JVM looks damaged; mostly the JVM is alive then.
         ended = find_dead_jvm(within=_DEATH_SECONDS[isinstance(error, LockgateError)])
         if ended is None:
             raise
         raise Failed(
             f"Spark's JVM {ended}",
             where="the driver of this job",
-            fix="see whether the machine has run out of memory; the job goes on where it was when it is run again",
+            fix="see whether the machine has run out of memory; run the job again, and it continues where it was",
         ) from error
 
 
@@ -249,7 +263,7 @@ def _drive(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonL
 
 @contextmanager
 def _shown(meter: Meter, report: Report, *, called: str, has_otel: bool) -> Iterator[None]:
-    """Show the figures of a run to whoever asked for them, until it ends."""
+    """Show the figures of a run, in all ways that were asked for, until it ends."""
     from lockgate.runtime.metrics.otel import Exporter
     from lockgate.runtime.metrics.prometheus import page_of
     from lockgate.runtime.metrics.server import Pages, Server
@@ -265,23 +279,23 @@ def _shown(meter: Meter, report: Report, *, called: str, has_otel: bool) -> Iter
 
 
 def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLines | None, meter: Meter | None) -> int:
-    from lockgate.runtime.run import default_checkpoint, run
+    from lockgate.runtime.options import Options, default_checkpoint
+    from lockgate.runtime.starting import launch
 
     live = LiveLine(as_json=arguments.json, say=None if lines is None else say_json)
     live.say(f"job {job.name}: starting Spark")
-    # A job that keeps no checkpoint would begin there again, and deliver twice.
+    # A job that keeps no checkpoint would read from there again, and deliver twice.
     start = None if report.is_again and job.guarantee is Guarantee.AT_MOST_ONCE else arguments.start
     new_life = arguments.new_life and not report.is_again
     if new_life or (start is not None and job.guarantee is Guarantee.AT_MOST_ONCE):
-        report.tell(final="it died while it began anew, and nobody knows how far it came: run it again")
+        report.tell(final="the driver died during a restart; its progress is unknown: run it again")
     note, place = Path(".lockgate") / "ran" / job.name, str(arguments.checkpoint or default_checkpoint(job.name))
     is_tracked = job.guarantee is not Guarantee.AT_MOST_ONCE
     has_past = is_tracked and _has_past(place, note)
-    # Somebody waits for a run that is to end, and can be told at once that nobody answers.
+    # A person waits for a run that is to end, and can get the error at once if no broker answers.
     if has_past and not new_life and not arguments.until_caught_up:
         report.tell_past()
-    started = run(
-        job,
+    options = Options(
         checkpoint=arguments.checkpoint,
         master=arguments.master,
         start=start,
@@ -290,31 +304,30 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
         accept_outputs=arguments.accept_outputs and not report.is_again,
         accept_gap=arguments.accept_gap and not report.is_again,
         keep_epochs=arguments.keep_epochs,
-        wait=False,
+        secure=arguments.secure,
         until_caught_up=arguments.until_caught_up,
-        job_file=Path(arguments.file),
-        meter=meter,
     )
+    started = launch(job, options, job_file=Path(arguments.file), meter=meter)
     if lines is not None:
         lines.known = lambda: {"job": job.name, "epoch": started.epoch, "run": started.query_run}
     live.say(f"guarantee {started.plan.declared.label}, reached {started.plan.reached.label}")
     live.say(f"checkpoint {started.checkpoint}, log {started.log_file}")
     for gap in started.accepted:
-        live.say(f"accepted gap: {gap}, skipped behind epoch {gap.epoch}")
+        live.say(f"accepted gap: {gap}, skipped after epoch {gap.epoch}")
     report.tell(started.goes_on, started.epochs_done, final=started.final)
 
     asked_at: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # Some senders signal the process and its group, which comes twice at once; a second word later is meant.
+        # Some senders signal both the process and its group: two signals at once. A signal a second later is meant.
         if asked_at and time.monotonic() - asked_at[0] > _SECOND_WORD_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if not asked_at:
             asked_at.append(time.monotonic())
-            # In a thread: the one that is interrupted here may hold the lock that this takes.
+            # In a thread: the interrupted thread may hold the lock that this takes.
             threading.Thread(target=started.ask_to_stop, name="lockgate-stop").start()
-            with suppress(OSError, ValueError):  # who reads it may be gone
+            with suppress(OSError, ValueError):  # the reader of our output may be gone
                 live.say("stopping; once more ends it at once")
 
     def show(progress: Progress) -> None:
@@ -330,17 +343,17 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
     started.wait(on_progress=show)
     if not asked_at and not arguments.until_caught_up:
         raise Failed(
-            "Spark has ended the query, and nobody had asked for it",  # who asks its JVM to end, for example
+            "Spark has ended the query without a request from Lockgate",  # for example, its JVM was asked to end
             where=f"checkpoint {started.checkpoint}",
-            fix=f"see {started.log_file}; the job goes on where it was when it is run again",
+            fix=f"see {started.log_file}; run the job again, and it continues where it was",
         )
     live.finish(started.unended)
     return 0
 
 
 def _has_past(place: str, note: Path) -> bool:
-    """Has a job got through an epoch before? On another file system only a note says so before Spark runs."""
-    from lockgate.runtime.checkpoints import Checkpoint
+    """Has a job ever completed an epoch? On another file system only a note says so before Spark runs."""
+    from lockgate.checkpoints.checkpoint import Checkpoint
 
     checkpoint = Checkpoint(root=place)
     with suppress(OSError):
@@ -349,24 +362,20 @@ def _has_past(place: str, note: Path) -> bool:
 
 
 def _note_past(place: str, note: Path) -> None:
-    """Note that a job has got through an epoch with this checkpoint."""
-    with suppress(OSError):  # then an outage at the next start is told to a person
+    """Note that a job has completed an epoch with this checkpoint."""
+    with suppress(OSError):  # then the user sees an outage at the next start
         make_private(note.parent)
         note.write_text(place)
 
 
 def _this_command() -> list[str]:
-    """How this very program was started: as the installed command, or as a module."""
+    """The command that started this program: the installed command, or a module."""
     is_installed = Path(sys.argv[0]).name == "lockgate"
     return [sys.executable, sys.argv[0]] if is_installed else [sys.executable, "-m", "lockgate.cli.main"]
 
 
-def _say_aloud(text: str) -> None:
-    print(escape(text, keeps="\n\t"), file=sys.stderr, flush=True)
-
-
 def _print(text: str, *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print; a disk that is full of logs ends no job. That nobody reads any more is for others to answer."""
+    """Print. A full disk ends no job; a closed pipe is for the caller to handle."""
     try:
         print(escape(text, keeps="\r\n\t"), end=end, file=file, flush=True)
     except BrokenPipeError:
@@ -379,7 +388,7 @@ class LiveLine:
     """One line that is rewritten on a terminal, and a line every few seconds elsewhere."""
 
     def __init__(self, as_json: bool, say: Callable[[str], None] | None = None) -> None:
-        """Programs read the progress `as_json`; `say` takes what people would be told, and they are not."""
+        """`as_json`: print the progress for programs. `say`: call it with the lines for people; print none."""
         self._as_json, self._say = as_json, say
         self._is_terminal = sys.stdout.isatty() and not as_json and say is None
         self._began = self._told = time.monotonic()
@@ -387,7 +396,7 @@ class LiveLine:
         self._is_told = True
 
     def say(self, text: str) -> None:
-        """A line of its own, for people; they read it on the other channel where programs read this one."""
+        """Print a line for people: on standard error if programs read standard output."""
         if self._say is not None:
             self._say(text)
         else:
@@ -406,7 +415,7 @@ class LiveLine:
             self._told, self._is_told = time.monotonic(), True
 
     def finish(self, unended: int | None = 0) -> None:
-        """The last word of a run that ended well, but for so many events of an epoch that was stopped."""
+        """Print the last line of a run that ended well, except for this many events of an epoch that was stopped."""
         if self._is_terminal:
             _print("")
         elif self._last is not None and not self._is_told and not self._as_json:
@@ -435,4 +444,4 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}", where=path, fix="name a file that can") from None
-    print(f"drawn into {path}", file=sys.stderr)
+    tell(f"drawn into {path}")

@@ -1,8 +1,8 @@
-"""A job file: found, loaded, and asked for its job with the parameters of the command line.
+"""A job file: find it, load it, and ask it for its job with the parameters of the command line.
 
 A job file defines `job(**parameters) -> Job`. It may define `answer(events, ...)`, which says for a proof what the
-outputs must hold (see lockgate/proof/answers.py). Its functions travel to the workers by value, so the file need not be
-installed anywhere; modules beside it are found as they would be by `python FILE`.
+outputs must hold (see lockgate/lab/prove/answers.py). Its functions travel to the workers by value, so the file need
+not be installed anywhere. Modules beside it are found as with `python FILE`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 from lockgate.dataflow.duration import as_duration
 from lockgate.dataflow.job import Job
 from lockgate.errors import LockgateError, Refused
-from lockgate.secrets import masked
+from lockgate.secrets import masked, masked_value, masked_word
 
 
 def load_job(path: str, parameters: Sequence[str] = ()) -> Job:
     """The job of a file, with `name=value` texts for its parameters."""
-    # What the file prints is for people; programs read what we print.
+    # What the file prints is for people; programs read our own output.
     with contextlib.redirect_stdout(sys.stderr):
         return _load_job(path, parameters)
 
 
 def load_answer(path: str, parameters: Sequence[str]) -> Callable[[Any], object] | None:
-    """The function of a file that computes its job's answer from the events alone; None where it has none.
+    """The function of a file that computes its job's answer from the events alone; None if it has none.
 
     It may take parameters of job() by their names, and gets the values that job() gets.
     """
@@ -47,7 +47,7 @@ def load_answer(path: str, parameters: Sequence[str]) -> Callable[[Any], object]
             return None
         if not callable(answer):
             raise Refused(
-                f"answer of {path} is no function", where=path, fix="def answer(events): ..., or another name"
+                f"answer of {path} is not a function", where=path, fix="def answer(events): ..., or another name"
             )
         asked = [*inspect.signature(answer).parameters.values()][1:]
         job = inspect.signature(module.job)
@@ -87,13 +87,13 @@ def _load_job(path: str, parameters: Sequence[str]) -> Job:
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
         raise Refused(f"there is no job file {str(path)!r}", where=str(path.resolve()), fix="check the path")
-    # A name of its own: a job file may be called kafka.py, and nobody means it when they import kafka.
+    # A name of its own: a job file may be called kafka.py, and must not replace the library kafka.
     name = f"lockgate_job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise Refused(f"{path} is not a Python file", where=str(path), fix="name a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    # Behind all others: a file kafka.py beside the job is not what anybody else means by kafka.
+    # After all other directories: a file kafka.py beside the job must not hide the library of that name.
     sys.path.append(str(path.resolve().parent))
     sys.modules[name] = module
     try:
@@ -121,14 +121,14 @@ def _refusal(path: Path, error: BaseException, what: str) -> Refused:
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename) == path.resolve():
                 where = f"{path.name}:{frame.lineno}"
-    return Refused(f"{what}: {told}", where=where, fix="mend the file; `python` shows the whole traceback")
+    return Refused(f"{what}: {told}", where=where, fix="fix the file; `python` shows the whole traceback")
 
 
 def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any]:
     signature = inspect.signature(make)
     try:
         kinds = typing.get_type_hints(make)
-    except Exception as error:  # a name that only a type checker sees, say
+    except Exception as error:  # for example a name that only a type checker sees
         raise _refusal(Path(path), error, "the annotations of job() cannot be read") from error
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
     collecting = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -139,7 +139,7 @@ def _arguments(make: Any, parameters: Sequence[str], path: str) -> dict[str, Any
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise Refused(
-                f"-p {masked(text)!r} is not name=value", where="command line", fix=f"-p name=value; {listed}"
+                f"-p {masked_word(text)!r} is not name=value", where="command line", fix=f"-p name=value; {listed}"
             )
         if name not in known and not takes_any:
             raise Refused(f"job() has no parameter {name!r}", where=path, fix=listed)
@@ -159,15 +159,31 @@ def _convert(text: str, kind: Any, name: str, path: str) -> Any:
         except (ValueError, KeyError, StopIteration, LockgateError):
             continue
     told = " or ".join(_told(choice) for choice in choices)
+    shown = masked_value(name, text)
     if typing.get_origin(kind) is typing.Literal:
-        raise Refused(f"parameter {name}={masked(text)!r} is not one of {told}", where=path, fix=f"give one of {told}")
-    raise Refused(f"parameter {name}={masked(text)!r} is not of type {told}", where=path, fix=f"give a {told}")
+        raise Refused(f"parameter {name}={shown!r} is not one of {told}", where=path, fix=f"give one of {told}")
+    raise Refused(
+        f"parameter {name}={shown!r} is not of type {told}",
+        where=path,
+        fix=f"give {' or '.join(map(_example, choices))}",
+    )
 
 
 def _told(kind: Any) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(map(str, typing.get_args(kind)))
     return str(getattr(kind, "__name__", kind))
+
+
+def _example(kind: Any) -> str:
+    """An example value for a parameter of this type."""
+    if kind is timedelta:
+        return "a duration such as 10s, 5m or 1h30m"
+    if kind is datetime:
+        return "a time such as 2026-01-31T12:00:00"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(name.lower() for name in kind.__members__)}"
+    return f"a value of type {_told(kind)}"
 
 
 def _as_kind(text: str, kind: Any) -> Any:

@@ -1,12 +1,8 @@
 """The commands about a job's ledger: show and set.
 
-`show` changes nothing and fences nobody. `set` is for the day on which ledger and checkpoint do not fit: a person says
-which epoch is the last one that is out. What that doubles or loses is said first, and nothing is written without --yes.
-
-    the ledger says   you set   then
-    9                 7         epochs 8 to 9 are written again: their rows are doubled
-    5                 7         epochs 6 to 7 are never written again: their rows are lost if they are not out
-    nothing known     7         both may be: up to 7 nothing is written again, from 8 on everything is
+`show` changes nothing and fences no writer. `set` is for a ledger and a checkpoint that do not fit: the operator says
+which epoch is the last committed one. The command first says what that duplicates or loses (checkpoints/jobledgers.py),
+and writes only with --yes.
 """
 
 from __future__ import annotations
@@ -15,34 +11,34 @@ import argparse
 import json
 import secrets
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lockgate.cli.ledgers import LedgerTarget, find_ledger, offer_ledger
-from lockgate.commit.mending import MendableLedger
-from lockgate.errors import Failed, InvariantBroken, LedgerMismatch, LockgateError, Refused
+from lockgate.cli.ledgers import find_ledger, offer_ledger
+from lockgate.commit.mending import gone, keep_staged, look, short
+from lockgate.errors import Refused
+from lockgate.escaping import escape
 
 if TYPE_CHECKING:
+    from lockgate.checkpoints.checkpoint import SourceRange
     from lockgate.commit.ledger import Entry
-    from lockgate.runtime.checkpoints import Checkpoint, NextEpoch, SourceRange
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands of this group."""
     group = subparsers.add_parser(
         "ledger",
-        help="what a job has committed, and how to mend that",
-        description="The ledger of an exactly-once job: the last epoch that is out.",
+        help="what a job has committed, and how to repair that",
+        description="The ledger of an exactly-once job: the last committed epoch.",
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     show = commands.add_parser(
         "show",
-        help="what is out, and whether the checkpoint fits",
-        description="Show the last epoch that is out, and whether the checkpoint goes on from there. Changes nothing. "
-        "Exit status 1 where the ledger is gone.",
+        help="what is committed, and whether the checkpoint fits",
+        description="Show the last committed epoch, and whether the checkpoint continues from there. Changes nothing. "
+        "Exit status 1 if the ledger is gone.",
     )
     offer_ledger(show)
     show.add_argument("--json", action="store_true", help="print facts for programs")
@@ -50,21 +46,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     set_ = commands.add_parser(
         "set",
-        help="say which epoch is the last one that is out",
-        description="Write into the ledger that an epoch of the checkpoint is the last one that is out, or that none "
-        "is. Says first what may be doubled or lost, and writes only with --yes. Makes the ledger anew where it is "
-        "gone. A driver that runs stops at its next epoch.",
+        help="say which epoch is the last committed one",
+        description="Write into the ledger that an epoch of the checkpoint is the last committed one, or that none "
+        "is. The command first says what may be duplicated or lost, and writes only with --yes. It re-creates a ledger "
+        "that is gone. A driver that runs stops at its next epoch.",
     )
     offer_ledger(set_)
-    set_.add_argument("--epoch", required=True, metavar="N|none", help="the last epoch that is out")
-    set_.add_argument("--yes", action="store_true", help="write it; without this it is only said what would happen")
+    set_.add_argument("--epoch", required=True, metavar="N|none", help="the last committed epoch")
+    set_.add_argument("--yes", action="store_true", help="write it; without this, only say what would happen")
     set_.add_argument("--json", action="store_true", help="print facts for programs")
     set_.set_defaults(run=run_set)
 
 
 def run_show(arguments: argparse.Namespace) -> int:
-    """Tell what the ledger says."""
-    from lockgate.runtime.checkpoints import next_epoch
+    """Print the ledger's entry."""
+    from lockgate.checkpoints.checkpoint import next_epoch
+    from lockgate.checkpoints.jobledgers import judge, look_at_clusters, look_at_followers
 
     target = find_ledger(arguments)
     with target.opened() as ledger:
@@ -109,8 +106,16 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_set(arguments: argparse.Namespace) -> int:
-    """Say what setting the ledger would do; do it where that is wanted."""
-    from lockgate.runtime.checkpoints import next_epoch
+    """Say what setting the ledger would do; do it with --yes."""
+    from lockgate.checkpoints.checkpoint import next_epoch, source_ranges
+    from lockgate.checkpoints.jobledgers import (
+        entry_for,
+        look_at_clusters,
+        look_at_followers,
+        refuse_useless,
+        warn_of,
+        weigh,
+    )
 
     target = find_ledger(arguments)
     checkpoint = target.checkpoint
@@ -130,7 +135,7 @@ def run_set(arguments: argparse.Namespace) -> int:
             if other is None or other.epoch != entry.epoch
         ]
         ranges = [
-            (name, epochs, _ranges(checkpoint, epochs))
+            (name, epochs, source_ranges(checkpoint, epochs[0], epochs[-1]))
             for name, epochs in (("again", change.again), ("never", change.never))
             if epochs is not None
         ]
@@ -171,101 +176,8 @@ def run_set(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Does a checkpoint go on where the ledger stands?"""
-
-    is_fit: bool
-    says: str
-    fix: str | None = None
-
-
-def judge(entry: Entry | None, upcoming: NextEpoch, *, job: str, where: str) -> Fit:
-    """How a ledger fits the epoch that the checkpoint goes on with."""
-    from lockgate.commit import protocol
-
-    epoch = upcoming.epoch
-    try:
-        protocol.check_claim(entry, epoch, is_adopting=False, where=where, job=job)
-    except LedgerMismatch as mismatch:
-        return Fit(is_fit=False, says=mismatch.what, fix=mismatch.fix)
-    if entry is not None and entry.epoch == epoch.number:
-        says = f"epoch {epoch.number} is out and will be skipped: computed for its state, and not written"
-    elif upcoming.is_planned:
-        says = f"the checkpoint's next epoch is {epoch.number}, planned and not out: it will be written"
-    else:
-        says = f"the checkpoint's next epoch is {epoch.number}: it will be written"
-    return Fit(is_fit=True, says=says)
-
-
-def refuse_useless(entry: Entry, upcoming: NextEpoch, *, job: str, root: str) -> str:
-    """What the next run does once the ledger says this; Refused where it could only stop."""
-    where = f"checkpoint {root}"
-    fit = judge(entry, upcoming, job=job, where=where)
-    if fit.is_fit:
-        return fit.says
-    number = upcoming.epoch.number
-    choices = [f"--epoch {number - 1 if number else 'none'} (epoch {number} is not out, and will be written)"]
-    if upcoming.is_planned:
-        choices.append(f"--epoch {number} (epoch {number} is out, and will not be written again)")
-    raise Refused(
-        f"this checkpoint goes on with epoch {number}, so a run of it would stop at a ledger with {short(entry)}",
-        where=where,
-        fix=f"{', or '.join(choices)}; or name the checkpoint that the job is to go on with; --new-life of `lockgate"
-        " run` begins again from the start",
-    )
-
-
-@dataclass(frozen=True)
-class Change:
-    """What becomes of the rows when the ledger is set."""
-
-    again: range | None  # epochs that are out and will be written again
-    never: range | None  # epochs that will not be written, out or not
-    says: tuple[str, ...]
-
-
-def weigh(before: Entry | None, after: Entry) -> Change:
-    """What may be doubled or lost, in numbers of epochs."""
-    new = -1 if after.epoch is None else after.epoch
-    told = "that nothing is out" if after.epoch is None else str(after.epoch)
-    if before is None or (before.epoch is not None and before.query is not None and before.query != after.query):
-        what = (
-            "Nobody can tell what is out."
-            if before is None
-            else f"The ledger's epoch {before.epoch} belongs to another checkpoint (query {before.query}), whose epochs"
-            f" have other rows than this one's (query {after.query}): their numbers cannot be compared."
-        )
-        never = range(new + 1) if new >= 0 else None
-        lines = [what]
-        if never is not None:
-            lines.append(f"{_epochs(never)} will never be written again; rows of them that are not out are LOST.")
-        lines.append(f"Epoch {new + 1} and all after it will be written; rows of them that are out are DOUBLED.")
-        return Change(again=None, never=never, says=tuple(lines))
-    old = -1 if before.epoch is None else before.epoch
-    stands = "The ledger says that nothing is out" if before.epoch is None else f"The ledger is at {old}"
-    if new < old:
-        again = range(new + 1, old + 1)
-        says = f"{stands}, you set {told}: {_epochs(again)} will be written again, and readers see their rows TWICE."
-        return Change(again=again, never=None, says=(says,))
-    if new > old:
-        never = range(old + 1, new + 1)
-        says = (
-            f"{stands}, you set {told}: {_epochs(never)} will never be written again by this job; their rows are LOST"
-            " if they are not out."
-        )
-        return Change(again=None, never=never, says=(says,))
-    if before.digest != after.digest:
-        says = (
-            f"Epoch {old} is out with other offsets than this checkpoint has for it: rows between the two ends are"
-            " DOUBLED or LOST."
-        )
-        return Change(again=None, never=None, says=(says,))
-    return Change(again=None, never=None, says=("The ledger says so already: nothing is doubled, nothing is lost.",))
-
-
 def read_epoch(text: str) -> int | None:
-    """The epoch that was asked for, None for none."""
+    """The epoch that is asked for; None for none."""
     if text.lower() == "none":
         return None
     if not text.isascii() or not text.isdigit():
@@ -273,153 +185,39 @@ def read_epoch(text: str) -> int | None:
     return int(text)
 
 
-def entry_for(checkpoint: Checkpoint, epoch: int | None, *, now: datetime, run: str) -> Entry:
-    """The entry which says that an epoch of this checkpoint is the last one that is out."""
-    from lockgate.commit.ledger import Entry
-
-    query = checkpoint.query()
-    planned = checkpoint.epochs("offsets")
-    if epoch is not None and query is None:
-        raise Refused(
-            "there is no checkpoint",
-            where=f"checkpoint {checkpoint.root}",
-            fix="name the place of the job's checkpoint",
-        )
-    digest = None if epoch is None else checkpoint.digest(epoch)
-    if epoch is not None and digest is None:
-        listed = ", ".join(map(str, planned[-20:])) or "none at all"
-        raise Refused(
-            f"the checkpoint has no offsets for epoch {epoch}, so nobody could tell later what is out",
-            where=f"checkpoint {checkpoint.root}",
-            fix=f"choose an epoch that it has{' (the last ones)' if len(planned) > 20 else ''}: {listed}",
-        )
-    at = now.isoformat(timespec="milliseconds")
-    return Entry(run=run, query=query, epoch=epoch, digest=digest, at=at, gaps=checkpoint.gaps())
-
-
-def keep_staged(before: Entry | None, entry: Entry) -> Entry:
-    """The entry with what followers have still to publish of its epoch: nobody else remembers the names."""
-    if before is None or (before.epoch, before.digest) != (entry.epoch, entry.digest):
-        return entry
-    return replace(entry, staged=before.staged)
-
-
-@dataclass(frozen=True)
-class FollowerView:
-    """A system that follows, as seen from the deciding ledger."""
-
-    name: str
-    epoch: int | None
-    standing: str  # even, new, behind, elsewhere; or unknown
-    says: str
-    option: str | None  # how a command is told where its ledger lies
-
-
-def look_at_followers(target: LedgerTarget, decided: Entry | None) -> list[FollowerView]:
-    """Where the systems stand that follow this ledger; unknown where one cannot be looked at."""
-    from lockgate.commit.followers import stand
-
-    if decided is None:
-        return []
-    views = []
-    for name, open_ledger in target.followers.items():
-        try:
-            with closing(open_ledger()) as ledger:
-                seen, option = ledger.peek(), ledger.option
-        except LockgateError as error:
-            views.append(FollowerView(name, epoch=None, standing="unknown", says=error.what, option=None))
-            continue
-        standing = stand(name, seen, decided)
-        views.append(
-            FollowerView(
-                name,
-                epoch=None if seen is None else seen.epoch,
-                standing=standing.name.lower(),
-                says=f"{short(seen)}; it {standing.value}",
-                option=option,
-            )
-        )
-    return views
-
-
-def look_at_clusters(target: LedgerTarget) -> dict[str, Entry | None]:
-    """What the ledgers of the job's other clusters say."""
-    found = {}
-    for servers, open_ledger in target.clusters.items():
-        with closing(open_ledger()) as ledger:
-            found[servers] = ledger.peek() if ledger.exists else None
-    return found
-
-
-def warn_of(followers: Sequence[FollowerView], job: str, epoch: str) -> list[str]:
-    """What has to be set, too, so that the job goes on."""
-    return [
-        f"The next run will stop at the ledger of {one.name} ({one.says}). Set it, too: lockgate ledger set"
-        f" {job} --epoch {epoch} --checkpoint PLACE {one.option}"
-        for one in followers
-        if one.standing == "elsewhere"
-    ]
-
-
-def look(ledger: MendableLedger) -> tuple[Entry | None, str | None]:
-    """What the ledger says, and what is wrong with it."""
-    if not ledger.exists:
-        return None, f"the ledger is gone ({ledger.missing}); it is made anew"
-    try:
-        entry = ledger.peek()
-    except InvariantBroken as broken:
-        return None, broken.what
-    return entry, "the ledger is empty" if entry is None else None
-
-
-def gone(ledger: MendableLedger, job: str) -> Failed:
-    """The job has no ledger where it was looked for."""
-    return Failed(
-        f"job {job!r} has no ledger: {ledger.missing}",
-        where=ledger.where,
-        fix="check the job's name and the place; the first exactly-once run makes it. If it was deleted:"
-        f" lockgate ledger set {job} --epoch N --checkpoint PLACE {ledger.option}",
-    )
-
-
-def short(entry: Entry | None) -> str:
-    """An entry in a few words."""
-    if entry is None:
-        return "nothing at all"
-    return "nothing is out" if entry.epoch is None else f"epoch {entry.epoch} is out, digest {str(entry.digest)[:12]}"
-
-
 def describe(entry: Entry | None) -> list[str]:
-    """An entry in lines."""
+    """An entry in lines; other programs may write to a ledger, so no field makes a line of its own."""
     if entry is None:
         return ["epoch       the ledger is empty: no run has claimed it yet"]
     staged = ", ".join(f"{name}: {text}" for name, text in entry.staged.items())
-    return [
-        f"epoch       {'none: nothing is out' if entry.epoch is None else entry.epoch}",
+    lines = [
+        f"epoch       {'none is committed' if entry.epoch is None else entry.epoch}",
         f"digest      {entry.digest or 'none'}",
         f"run         {entry.run}",
         f"query       {entry.query or 'any'}",
         f"staged      {staged or 'nothing'}",
         f"written     {entry.at}",
-        *(f"gap         {gap}, skipped behind epoch {gap.epoch}, accepted at {gap.at}" for gap in entry.gaps),
+        *(f"gap         {gap}, skipped after epoch {gap.epoch}, accepted at {gap.at}" for gap in entry.gaps),
     ]
+    return [escape(line) for line in lines]
 
 
 def describe_waiting(waiting: Sequence[str]) -> list[str]:
-    """What is staged and not published, in lines where there is any."""
+    """What is staged and not published, in lines if there is any."""
     if not waiting:
         return []
     shown = ", ".join([*waiting[:3], *(["..."] if len(waiting) > 3 else [])])
     fate = "the next run publishes what the deciding ledger names, and removes the rest"
-    return [f"waiting     {len(waiting)} staged and not published: {shown}", f"            {fate}"]
+    return [f"waiting     {len(waiting)} staged and not published: {escape(shown)}", f"            {fate}"]
 
 
 def describe_ranges(ranges: Sequence[SourceRange]) -> list[str]:
-    """What was read, in lines: a partition each, and the sum where it is known."""
+    """What was read, in lines: one for each partition, and the sum if it is known."""
     if not ranges:
         return ["not known: the checkpoint has no Kafka offsets for them"]
     lines = [
-        f"{one.topic}-{one.partition}: " + (f"up to {one.end}" if one.start is None else f"{one.start} to {one.end}")
+        f"{escape(one.topic)}-{one.partition}: "
+        + (f"up to {one.end}" if one.start is None else f"{one.start} to {one.end}")
         for one in ranges
     ]
     count = count_records(ranges)
@@ -431,16 +229,6 @@ def count_records(ranges: Sequence[SourceRange]) -> int | None:
     if any(one.start is None for one in ranges):
         return None
     return sum(one.end - (one.start or 0) for one in ranges)
-
-
-def _ranges(checkpoint: Checkpoint, epochs: range) -> tuple[SourceRange, ...]:
-    from lockgate.runtime.checkpoints import source_ranges
-
-    return source_ranges(checkpoint, epochs[0], epochs[-1])
-
-
-def _epochs(epochs: range) -> str:
-    return f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {_span(epochs)}"
 
 
 def _span(epochs: range) -> str:

@@ -1,20 +1,19 @@
-"""The ledger that a command is about, wherever it lies.
+"""The ledger that a command is about, in any system.
 
 eo.py                               the job's file says which of its systems decides, and which follow it
-eo --servers host:9092              the job's name and the place of a ledger of its: a Kafka,
+eo --servers host:9092              the job's name and the place of one of its ledgers: a Kafka,
 eo --postgres postgresql://host/db  a PostgreSQL database,
 eo --files /data/out                the directory of a FileSink,
 eo --sqlite results.db              or the file of an SqliteSink
 
-By name and place any ledger of a job can be meant, also that of a system that follows.
+By name and place you can choose any ledger of a job, also that of a system that follows.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,37 +33,9 @@ from lockgate.commit.mending import MendableLedger
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
+    from lockgate.checkpoints.jobledgers import LedgerTarget, Open
+    from lockgate.checkpoints.subject import Subject
     from lockgate.commit.ledger import Entry
-    from lockgate.runtime.checkpoints import Checkpoint
-
-Open = Callable[[], MendableLedger]
-
-
-@dataclass(frozen=True)
-class LedgerTarget:
-    """A job as a command about its ledger meets it."""
-
-    job: str
-    place: str  # of its checkpoint
-    open: Open
-    others: tuple[str, ...] = ()  # outputs that are declared less, and so are no part of the decision
-    followers: Mapping[str, Open] = field(default_factory=dict)  # by the names that the deciding ledger knows
-    may_follow: bool = False  # nobody said whether this system decides
-    is_second: bool = False  # another cluster of the job commits before this one
-    clusters: Mapping[str, Open] = field(default_factory=dict)  # the job's others, by their servers
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """Its checkpoint, which may not exist."""
-        from lockgate.runtime.checkpoints import Checkpoint
-
-        return Checkpoint(root=self.place)
-
-    @contextmanager
-    def opened(self) -> Iterator[MendableLedger]:
-        """The ledger, closed afterwards."""
-        with closing(self.open()) as ledger:
-            yield ledger
 
 
 class KafkaLedger(MendableLedger):
@@ -73,8 +44,8 @@ class KafkaLedger(MendableLedger):
     option = "--servers HOST:PORT"
 
     def __init__(self, target: Target) -> None:
-        from lockgate.kafka.ledgertopic import LedgerTopic
-        from lockgate.kafka.wire import Connection
+        from lockgate.connectors.kafka.ledgertopic import LedgerTopic
+        from lockgate.connectors.kafka.wire import Connection
 
         self._target = target
         self._connection = Connection(target.settings, where=target.where)
@@ -92,14 +63,14 @@ class KafkaLedger(MendableLedger):
         return self._topic.peek()
 
     def replace(self, seen: Entry | None, entry: Entry) -> None:
-        from lockgate.kafka.ledgeredit import open_transactions, replace_entry
+        from lockgate.connectors.kafka.ledgeredit import open_transactions, replace_entry
 
         transactions = open_transactions(self._connection, self._target.job, self.where)
         self._topic.ensure(self._target.topics)
         replace_entry(self._topic, transactions, seen, entry)
 
     def refuse_driver(self) -> None:
-        from lockgate.kafka.ledgertopic import transactional_id
+        from lockgate.connectors.kafka.ledgertopic import transactional_id
 
         job = self._target.job
         found = look(self._connection, transactional_id(job), self._target.where)
@@ -116,7 +87,7 @@ class KafkaLedger(MendableLedger):
 
 
 def offer_ledger(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
-    """Let a command take a job, and the place of its ledger; or only --checkpoint, where no job is needed."""
+    """Let a command take a job, and the place of its ledger; or only --checkpoint, if no job is needed."""
     parser.add_argument(
         "job",
         metavar="JOB",
@@ -136,7 +107,7 @@ def offer_ledger(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
 
 @dataclass(frozen=True)
 class CheckpointTarget:
-    """A checkpoint that a command looks at, and the ledger that goes with it where the job is known and has one."""
+    """A checkpoint that a command reads, and its ledger if the job is known and has one."""
 
     place: str
     job: str | None = None
@@ -161,8 +132,35 @@ def find_checkpoint(arguments: argparse.Namespace) -> CheckpointTarget:
     return CheckpointTarget(place=target.place, job=target.job, ledger=target)
 
 
+def find_subject(arguments: argparse.Namespace) -> Subject:
+    """The checkpoint that the arguments name, for a command that changes it."""
+    from lockgate.checkpoints.subject import Subject, open_checkpoint
+
+    if is_file(arguments.job):
+        declared = read_job(arguments)
+        if not declared.keeps_checkpoint:
+            raise Refused("an at-most-once job keeps no checkpoint", where=declared.where, fix="name another job")
+        job, where, ledger = declared.job, declared.where, ledger_of(declared, arguments) if declared.exact else None
+        sinks, sources = declared.sinks, declared.sources
+    else:
+        ledger = find_ledger(arguments)
+        job, where, sinks, sources = ledger.job, f"job {ledger.job!r}", {}, ()
+    checkpoint, tree = open_checkpoint(checkpoint_place(arguments, job))
+    return Subject(
+        job=job,
+        checkpoint=checkpoint,
+        tree=tree,
+        ledger=ledger,
+        where=where,
+        sinks=sinks,
+        sources=sources,
+    )
+
+
 def find_ledger(arguments: argparse.Namespace) -> LedgerTarget:
     """The ledger that the arguments name."""
+    from lockgate.checkpoints.jobledgers import LedgerTarget
+
     places = {name: getattr(arguments, name) for name in ("servers", "postgres", "files", "sqlite")}
     given = [name for name, place in places.items() if place]
     if is_file(arguments.job):
@@ -190,16 +188,16 @@ def find_ledger(arguments: argparse.Namespace) -> LedgerTarget:
 
 
 def _opener(arguments: argparse.Namespace, kind: str) -> Open:
-    """What opens the ledger of a job that is named by its name."""
-    from lockgate.files.mending import FileLedger
-    from lockgate.postgres.mending import PostgresLedger
-    from lockgate.sinks.sqlite import SqliteLedger
+    """The function that opens the ledger of a job that is named by its name."""
+    from lockgate.connectors.files.mending import FileLedger
+    from lockgate.connectors.postgres.mending import PostgresLedger
+    from lockgate.connectors.sqlite.sink import SqliteLedger
 
     if kind == "servers":
         return partial(KafkaLedger, target_at_servers(arguments))
     if arguments.parameters or arguments.client:
         option, use = ("-p", "a job's file") if arguments.parameters else ("--client", "Kafka")
-        raise Refused(f"{option} is for {use}, and none is named", where="command line", fix=f"leave {option} away")
+        raise Refused(f"{option} is for {use}, and none is named", where="command line", fix=f"omit {option}")
     makers: dict[str, Callable[..., MendableLedger]]
     makers = {"postgres": PostgresLedger, "files": FileLedger, "sqlite": SqliteLedger}
     return partial(makers[kind], getattr(arguments, kind), arguments.job, where=f"job {arguments.job!r}")
@@ -207,11 +205,11 @@ def _opener(arguments: argparse.Namespace, kind: str) -> Open:
 
 def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget:
     """The deciding ledger of a job that is described by its file."""
+    from lockgate.checkpoints.jobledgers import LedgerTarget
     from lockgate.commit.resource import CommittingSink
-    from lockgate.runtime.commits import choose_deciding, group_outputs
-    from lockgate.sinks.kafka import KafkaSink
+    from lockgate.runtime.commits import choose_deciding, group_outputs, topics_of
 
-    kafka = [output.sink for output in declared.exact if isinstance(output.sink, KafkaSink)]
+    kafka = topics_of(declared.exact)
     groups = group_outputs(declared.exact)
     openers: dict[str, Open] = {
         name: partial(group[0].sink.ledger, declared.job, declared.where)
@@ -247,9 +245,9 @@ def ledger_of(declared: Declared, arguments: argparse.Namespace) -> LedgerTarget
 
 
 def checkpoint_place(arguments: argparse.Namespace, job: str) -> str:
-    """Where the checkpoint lies."""
-    from lockgate.runtime.lifecycle.tree import as_named
-    from lockgate.runtime.run import default_checkpoint
+    """The place of the checkpoint."""
+    from lockgate.checkpoints.tree import as_named
+    from lockgate.runtime.options import default_checkpoint
 
     place: str | None = arguments.checkpoint
     if place is None:

@@ -1,12 +1,12 @@
-"""What a run says, as lines of JSON: for those who collect logs and search them by field.
+"""The messages of a run as lines of JSON, for systems that collect logs and search them by field.
 
     time, level, logger, message       always
-    job, epoch, step, run              where they are known; run is Spark's id of this start of the query
+    job, epoch, step, run              if they are known; run is Spark's id of this start of the query
     what, where, fix                   of an error that Lockgate raises
-    traceback                          of one that nobody foresaw
+    traceback                          of an unexpected error
 
-Everything goes to standard error, a line each: warnings, what people are told otherwise, errors, restarts. The other
-channel stays free for `--json`.
+Everything goes to standard error, one line each: warnings, messages for people, errors, restarts. Standard output
+stays free for `--json`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JsonLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__()
         self.known: Callable[[], Mapping[str, Any]] = dict
-        """What is known where a record does not say it itself: job, epoch, run."""
+        """The fields that a record may lack: job, epoch, run."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -55,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """A record as one line for people, with its traceback behind it, if it has one."""
+    """A record as one line for people, followed by its traceback if it has one."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return escape(record.getMessage())
@@ -71,7 +71,7 @@ def write_plain() -> None:
 
 
 def write_json() -> JsonLines:
-    """From now on everything that is logged is a line of JSON on standard error."""
+    """Write everything that is logged from now on as a line of JSON on standard error."""
     lines = JsonLines()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines)
@@ -83,11 +83,11 @@ def write_json() -> JsonLines:
 
 
 def say_json(text: str, **fields: Any) -> None:
-    """What people would be told, as a record."""
+    """Log a message for people as a record."""
     _log.info("%s", text, extra=fields)
 
 
 def log_error(error: BaseException) -> None:
-    """The error that a command ends with."""
+    """Log the error that a command ends with."""
     message = error.what if isinstance(error, LockgateError) else f"{type(error).__name__}: {error}"
     _log.error("%s", message, exc_info=error)

@@ -5,14 +5,15 @@
     2    refused: bad input, or a machine that lacks something; nothing ran
     130  Ctrl-C
 
-People get one clear paragraph, never a traceback: what nobody foresaw goes to a file whose path is printed (--debug
-shows it). Groups import what they need inside their commands, so that --help does not wait for Spark.
+People get one clear paragraph, never a traceback: the traceback of an unexpected error goes to a file whose path is
+printed (--debug shows it). Groups import what they need inside their commands, so that --help does not wait for Spark.
 """
 
 import argparse
 import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from lockgate.cli import (
     bench,
@@ -34,6 +35,8 @@ from lockgate.cli import (
     transactions,
 )
 from lockgate.cli.logs import log_error, write_plain
+from lockgate.cli.plain import plain_output
+from lockgate.cli.typed import WORDS, take
 from lockgate.errors import LockgateError, Refused
 from lockgate.surprises import tell_surprise
 
@@ -61,12 +64,14 @@ GROUPS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the console script `lockgate`."""
-    arguments = make_parser().parse_args(argv)
+    words = take(sys.argv[1:], WORDS) if argv is None else [*argv]
+    arguments = make_parser().parse_args(words)
     write_plain()
-    arguments.words = [*(sys.argv[1:] if argv is None else argv)]
+    arguments.words = words
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        with nullcontext() if getattr(arguments, "draws", False) else plain_output():
+            return run(arguments)
     except LockgateError as error:
         if _says_json(arguments):
             log_error(error)
@@ -93,7 +98,7 @@ def _says_json(arguments: argparse.Namespace) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="lockgate",
         description="Stream processing on Apache Spark whose delivery guarantee is declared, derived, kept and proven.",

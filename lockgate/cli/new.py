@@ -1,4 +1,4 @@
-"""The command that begins a job: new."""
+"""The command that starts a new job: new."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from string import Template
 from lockgate.errors import Refused
 
 TEMPLATES = {"windows": "made-up sensors, minutes, a directory", "topics": "from a topic of Kafka into another"}
-"""What a job can begin with; each is a job file and its test in templates/."""
+"""The templates of a job; each is a job file and its test in templates/."""
 
 _LOOKED_FOR = {"conftest", "setup", "sitecustomize", "usercustomize"}  # by pytest, by pip, and by Python at its start
 _FIRST_RECORD = '{"id": 1, "account": "a-7", "cents": 1000, "currency": "EUR"}'
-_SHORTENED = 100  # characters of a name that was too long
+_SHORTENED = 100  # the length to which a name that was too long is cut
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,12 +31,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     told = "; ".join(f"{name}: {about}" for name, about in TEMPLATES.items())
     new = subparsers.add_parser(
         "new",
-        help="write a job file and its test, to begin with",
-        description="Write NAME.py, a job that plans as it is, and test_NAME.py, a test of it that passes as it is and "
-        "needs no broker; then say how to run it. Nothing that is there is overwritten.",
+        help="write a job file and its test, to start from",
+        description="Write NAME.py, a job that can be planned at once, and test_NAME.py, a test of it that passes at "
+        "once and needs no broker; then say how to run it. Existing files are never overwritten.",
     )
     new.add_argument("name", metavar="NAME", help="of the file, without .py: letters, digits and underscores")
-    new.add_argument("--to", type=Path, default=Path(), metavar="DIR", help="where to; default: here")
+    new.add_argument("--to", type=Path, default=Path(), metavar="DIR", help="the directory; default: this one")
     new.add_argument("--template", choices=TEMPLATES, default="windows", help=f"{told}; default: windows")
     new.set_defaults(run=run_new)
 
@@ -45,16 +45,16 @@ def run_new(arguments: argparse.Namespace) -> int:
     """Write both files, and say what to do next."""
     name, directory = arguments.name, arguments.to
     if not _can_name(name):
-        what = "Python has to import it, pytest to take it for no test, and a job to bear it"
+        what = "Python must be able to import it, pytest must not take it for a test, and it must be usable in a job"
         raise _refusal(arguments, f"{name!r} is no name for a job file: {what}")
     job, test = directory / f"{name}.py", directory / f"test_{name}.py"
     there = [file for file in (job, test) if os.path.lexists(file)]
     if there:
         raise Refused(
-            f"{there[0]} is there already, and nothing is overwritten", where=str(there[0]), fix="choose another name"
+            f"{there[0]} exists already, and nothing is overwritten", where=str(there[0]), fix="choose another name"
         )
     if _is_taken(name, directory):
-        raise _refusal(arguments, f"{name!r} is a module already: whoever imports one of the two would get the other")
+        raise _refusal(arguments, f"{name!r} is a module already: an import of one of the two would get the other")
     _write({job: f"{arguments.template}.py.txt", test: f"test_{arguments.template}.py.txt"}, name)
     print(f"wrote {job}", f"wrote {test}", "next:", *_next(arguments.template, job, test), sep="\n")
     return 0
@@ -72,7 +72,7 @@ def _write(files: Mapping[Path, str], name: str) -> None:
                 written.append(file)
                 out.write(text.substitute(name=name, label=_label(name)))
     except OSError as error:
-        for made in written:  # else the next try would be refused for it
+        for made in written:  # else these files would refuse the next try
             with contextlib.suppress(OSError):
                 made.unlink()
         raise Refused(
@@ -83,7 +83,7 @@ def _write(files: Mapping[Path, str], name: str) -> None:
 
 
 def _next(template: str, job: Path, test: Path) -> Iterator[str]:
-    """What to do with the files, as commands that work from here."""
+    """What to do with the files, as commands that work in this directory."""
     lockgate, python = _lockgate(), _called(Path(sys.executable))
     pytest = _called(Path(sys.executable).with_name("pytest"))
     yield f"  {shlex.join([*lockgate, 'plan', str(job)])}      the graphs and the guarantee"
@@ -93,20 +93,20 @@ def _next(template: str, job: Path, test: Path) -> Iterator[str]:
         yield f"  {shlex.join([*lockgate, 'run', str(job), '-p', 'events=2000', '--until-caught-up'])}"
         return
     send = shlex.join([python, "-m", "kafka.producer", "-b", "HOST:PORT", "-t", "payments"])
-    yield f"  {shlex.join([*lockgate, 'up'])}      a Kafka, where you have none; it prints its HOST:PORT"
-    yield f"  echo '{_FIRST_RECORD}' | {send}      a first payment, which makes the topic"
+    yield f"  {shlex.join([*lockgate, 'up'])}      a Kafka, if you have none; it prints its HOST:PORT"
+    yield f"  echo '{_FIRST_RECORD}' | {send}      a first payment, which creates the topic"
     yield f"  {shlex.join([*lockgate, 'run', str(job), '-p', 'servers=HOST:PORT'])}"
 
 
 def _lockgate() -> list[str]:
-    """How this very program is called from here: as the installed command, or as a module."""
+    """The command that runs this program from here: the installed command, or a module."""
     if Path(sys.argv[0]).name == "lockgate":
         return [_called(Path(sys.argv[0]))]
     return [_called(Path(sys.executable)), "-m", "lockgate.cli.main"]
 
 
 def _called(program: Path) -> str:
-    """How a program is called from here: by its name where the PATH finds it, else by its path."""
+    """The command for a program from here: its name if PATH finds it, else its path."""
     found, full = shutil.which(program.name), program.absolute()
     if found is not None and Path(found).absolute() == full:
         return program.name
@@ -115,7 +115,7 @@ def _called(program: Path) -> str:
 
 
 def _can_name(name: str) -> bool:
-    """Is it a name of Python's that a job file and its test can have, and a job too?"""
+    """Is it a Python name that a job file and its test can have, and a job too?"""
     from lockgate.dataflow.job import is_job_name
 
     is_name = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
@@ -129,20 +129,20 @@ def _label(name: str) -> str:
 
 
 def _is_taken(name: str, directory: Path) -> bool:
-    """Would the file stand before a module that is installed, or be taken for one that tools look for?"""
+    """Would the file hide an installed module, or be taken for one that tools look for?"""
     if name in sys.stdlib_module_names or name in _LOOKED_FOR:
         return True
     spec = importlib.util.find_spec(name)
     if spec is None:
         return False
-    # A plain directory can be imported, too, and one that is here hinders nobody.
+    # A plain directory can be imported, too, and one in this place does no harm.
     here = {Path.cwd().resolve(), directory.resolve()}
     places = [Path(place).resolve() for place in spec.submodule_search_locations or ()]
     return spec.origin is not None or any(place.parent not in here for place in places)
 
 
 def _refusal(arguments: argparse.Namespace, what: str) -> Refused:
-    """The refusal of a name, with the same command for one that can be had."""
+    """The refusal of a name, with the same command for a valid one."""
     mended = re.sub(r"\W+", "_", arguments.name.removesuffix(".py"), flags=re.ASCII).strip("_")
     mended = mended.removeprefix("test_")[:_SHORTENED].strip("_") or "my_job"
     if not _can_name(mended) or _is_taken(mended, arguments.to):

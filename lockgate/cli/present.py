@@ -11,21 +11,23 @@ import threading
 from types import FrameType
 from typing import Any
 
+from lockgate.columns import columns
+
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command of this group."""
     present = subparsers.add_parser(
         "present",
-        help="answer for a transaction within its deadline, with the scores that are there",
+        help="answer for a transaction within its deadline, with the scores that have arrived",
         description="Read transactions and the scores that several jobs give them, each from its topic; answer each "
-        "transaction as soon as all scores are there, and at its deadline with those that are. Answers go to the "
-        "result topic, by the transaction's id, and to who asks for GET /transactions/ID. Transactions are JSON with "
-        "an `id`, scores with `id` and `score`. Runs until Ctrl-C or SIGTERM, and prints what it has counted.",
+        "transaction as soon as it has all scores, and at its deadline with those that have arrived. Answers go to the "
+        "result topic, by the transaction's id, and to clients that ask for GET /transactions/ID. Transactions are "
+        "JSON with an `id`, scores with `id` and `score`. Runs until Ctrl-C or SIGTERM, and prints its counts.",
         epilog="example: lockgate present --servers localhost:9092 --transactions transactions "
         "--score amount=scores-amount --score place=scores-place --results results --listen 9500",
     )
     present.add_argument("--servers", required=True, metavar="HOST:PORT", help="Kafka")
-    present.add_argument("--transactions", required=True, metavar="TOPIC", help="where transactions come from")
+    present.add_argument("--transactions", required=True, metavar="TOPIC", help="the topic of the transactions")
     present.add_argument(
         "--score",
         required=True,
@@ -33,15 +35,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME=TOPIC",
         help="an analyser, and the topic of its scores; once for each",
     )
-    present.add_argument("--results", required=True, metavar="TOPIC", help="where answers go")
+    present.add_argument("--results", required=True, metavar="TOPIC", help="the topic of the answers")
     present.add_argument(
-        "--deadline", default="20 ms", metavar="TIME", help="from the arrival of a transaction; %(default)s if not said"
+        "--deadline", default="20 ms", metavar="TIME", help="from the arrival of a transaction; default: %(default)s"
     )
     present.add_argument(
         "--listen",
         default="0",
         metavar="[HOST:]PORT",
-        help="where it is asked: /transactions/ID, /figures, /metrics, /health; a free port here if not said",
+        help="the address of /transactions/ID, /figures, /metrics and /health; default: a free port of this machine",
     )
     present.add_argument(
         "--client",
@@ -55,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_present(arguments: argparse.Namespace) -> int:
-    """Answer until somebody wants the end."""
+    """Answer until Ctrl-C or SIGTERM."""
     from lockgate.dataflow.duration import as_duration
     from lockgate.errors import BadJob, Failed, Refused
     from lockgate.escaping import escape
@@ -84,11 +86,11 @@ def run_present(arguments: argparse.Namespace) -> int:
 
     def stop(number: int, frame: FrameType | None) -> None:
         is_over.set()
-        signal.signal(number, signal.default_int_handler)  # the second time it ends at once
+        signal.signal(number, signal.default_int_handler)  # a second signal ends it at once
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    # A look at everything that is held takes longer than a transaction has, and what is held has no cycles.
+    # A full garbage collection takes longer than the deadline of a transaction, and our objects have no cycles.
     gc.set_threshold(5_000, 10, 1_000_000)
     listening = listen(arguments.listen, option="--listen")
     address = address_of(listening)
@@ -144,7 +146,7 @@ def results_of(topic: str, read: set[str]) -> str:
 
     if topic in read:
         raise Refused(
-            f"topic {topic!r} is one that the presenter reads: it would take its own answers for what comes in",
+            f"topic {topic!r} is one that the presenter reads: it would read its own answers as input",
             where="--results",
             fix="a topic that only the presenter writes to: --results results",
         )
@@ -153,23 +155,23 @@ def results_of(topic: str, read: set[str]) -> str:
 
 def client_of(words: list[str]) -> dict[str, str]:
     """Settings of the Kafka client, from NAME=VALUE."""
+    from lockgate.connectors.kafka.allowlist import PRESENTING, check_client
     from lockgate.errors import Refused
-    from lockgate.kafka.allowlist import PRESENTING, check_client
     from lockgate.presenter.presenter import OWN_SETTINGS, UNUSABLE_SETTINGS
 
     settings: dict[str, str] = {}
     for word in words:
         name, sign, value = word.partition("=")
         fix = "once for each: --client security.protocol=SASL_SSL --client sasl.mechanism=PLAIN"
-        # What stands behind the name may be a password, and is not shown.
+        # The text after the name may be a password, and is not shown.
         if not (name and sign):
             what = f"{name!r} is no setting with a value"
         elif name in ("bootstrap.servers", "metadata.broker.list"):
             what, fix = f"{name!r} is the presenter's own", "--servers HOST:PORT"
         elif name in OWN_SETTINGS:
-            what, fix = f"{name!r} is the presenter's own", "leave it out"
+            what, fix = f"{name!r} is the presenter's own", "omit it"
         elif name in UNUSABLE_SETTINGS:
-            what, fix = f"{name!r} is not for a presenter: {UNUSABLE_SETTINGS[name]}", "leave it out"
+            what, fix = f"{name!r} is not for a presenter: {UNUSABLE_SETTINGS[name]}", "omit it"
         elif name in settings:
             what = f"{name!r} is set twice"
         else:
@@ -181,18 +183,20 @@ def client_of(words: list[str]) -> dict[str, str]:
 
 
 def summary(facts: dict[str, Any]) -> str:
-    """What was counted, for people."""
+    """The counts, for people."""
     in_part = (
         f"{facts['partial']:,} in part{_share(facts['partial_share'])}, {facts['replaced']:,} of them replaced later"
     )
-    missed = f"{facts['missed_deadlines']:,} behind the deadline{_share(facts['missed_share'])}"
+    missed = f"{facts['missed_deadlines']:,} after the deadline{_share(facts['missed_share'])}"
     lines = [f"{facts['transactions']:,} transactions: {facts['full']:,} answered in full, {in_part}; {missed}"]
     rows = {"answer": facts["answer"], "full answer": facts["full_answer"]}
     rows |= {f"score of {name}": told for name, told in facts["score_written"].items()}
-    for name, told in rows.items():
-        if told["count"]:
-            lines.append(f"  {name:<24} p50 {told['ms_p50']} ms, p99 {told['ms_p99']} ms, p99.9 {told['ms_p999']} ms")
-    return "\n".join(lines)
+    times = (
+        (name, f"p50 {told['ms_p50']} ms, p99 {told['ms_p99']} ms, p99.9 {told['ms_p999']} ms")
+        for name, told in rows.items()
+        if told["count"]
+    )
+    return "\n".join([*lines, *columns(times, indent=2)])
 
 
 def _share(share: float | None) -> str:
@@ -200,5 +204,5 @@ def _share(share: float | None) -> str:
 
 
 def tell(what: str | dict[str, Any]) -> None:
-    """A line for whoever reads along."""
+    """Print a line for the reader of the output."""
     print(what if isinstance(what, str) else json.dumps(what), file=sys.stdout, flush=True)

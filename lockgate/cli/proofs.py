@@ -1,4 +1,4 @@
-"""A proof as a whole: from a job file and what is wished for to the report. Commands and users' tests begin here."""
+"""A whole proof: from a job file and the wish to the report. Commands and users' tests start here."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from pathlib import Path
 import psutil
 
 from lockgate.cli.jobfile import load_answer, load_job
+from lockgate.cli.typed import PARAMETERS, hide
 from lockgate.cli.wish import Wish
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.table import PostgresTable
+from lockgate.dataflow.locations import ServerTable
 from lockgate.errors import Refused
+from lockgate.lab.prove.answers import batches_of
+from lockgate.lab.prove.baseline import through_spark
+from lockgate.lab.prove.determinism import find_reasons
+from lockgate.lab.prove.places import unread
+from lockgate.lab.prove.proving import PREFIX, Proof, default_home, trial_numbers
+from lockgate.lab.prove.redirect import Redirected, Site, redirect
+from lockgate.lab.prove.report import Report
+from lockgate.lab.prove.results import Results
+from lockgate.lab.prove.settings import Settings
+from lockgate.lab.prove.strikes import KINDS, Ground, fitting, known_points, skipped
+from lockgate.lab.prove.trial import Stage
+from lockgate.lab.prove.verdict import Verdict
+from lockgate.lab.prove.workload import Shape, Workload, make_workload
 from lockgate.lab.rig.faults import THREE_BROKERS, Kind, Strike
+from lockgate.lab.services.alone import alone
+from lockgate.lab.services.smalldisk import why_no_small_disk
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack, default_root
 from lockgate.planner.plan import Plan, plan
-from lockgate.proof.answers import batches_of
-from lockgate.proof.baseline import through_spark
-from lockgate.proof.determinism import find_reasons
-from lockgate.proof.places import unread
-from lockgate.proof.proving import PREFIX, Proof, default_home, trial_numbers
-from lockgate.proof.redirect import Redirected, Site, redirect
-from lockgate.proof.report import Report
-from lockgate.proof.results import Results
-from lockgate.proof.settings import Settings
-from lockgate.proof.strikes import KINDS, Ground, fitting, known_points, skipped
-from lockgate.proof.trial import Stage
-from lockgate.proof.verdict import Verdict
-from lockgate.proof.workload import Shape, Workload, make_workload
-from lockgate.services.alone import alone
-from lockgate.services.smalldisk import why_no_small_disk
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack, default_root
-from lockgate.sinks.postgres import PostgresSink
 
 STRIKES_PER_TRIAL = 10
 _LANES_MAX = 4
-_LANE_BYTES = 3 << 30  # a broker, a JVM, Python workers, and a second driver now and then
+_LANE_BYTES = 3 << 30  # a broker, a JVM, Python workers, and sometimes a second driver
 
 
 @dataclass(frozen=True)
 class Proven:
-    """What came of it."""
+    """The result of a proof."""
 
     report: Report
     home: Path
@@ -64,11 +64,11 @@ def prove_file(
     go_on: Callable[[], None] = lambda: None,
     root: Path | None = None,
 ) -> Proven:
-    """Prove the job of a file; Refused where it cannot be proven.
+    """Prove the job of a file; Refused if it cannot be proven.
 
     Args:
-        go_on: asked many times a second; it raises where the proof is to end.
-        root: of the local services of this place; the proof has its own beside them.
+        go_on: called many times a second; it raises to end the proof.
+        root: of the local services of this directory; the proof starts its own beside them.
     """
     job = load_job(wish.file, wish.parameters)
     planned = plan(job)
@@ -86,13 +86,13 @@ def prove_file(
     tried_plan = plan(tried)
     moved = redirect(tried, Site(f"{PREFIX}plan", "localhost:1", home / "nowhere", "postgresql://localhost:1/none"))
     for name, reason in unread(moved).items():
-        tell(f"output {name!r} is left out: {reason}")
+        tell(f"output {name!r} is omitted: {reason}")
     workload = make_workload(
         moved, Shape(events=wish.events, seed=wish.seed, rows_per_epoch=wish.rows_per_epoch), wish.given
     )
     answer = load_answer(wish.file, wish.parameters)
     reasons = find_reasons(planned, unsure_count=workload.unsure_count)
-    # A job without one answer has none that could be computed apart.
+    # A job with several possible answers has none that could be computed independently.
     batches = {} if answer is None or reasons else batches_of(answer, moved, workload)
     strikes = _strikes(wish, tried_plan, kinds, ground)
     settings = _settings(wish, job, workload, ground)
@@ -105,6 +105,7 @@ def prove_file(
                 fix="wait for it, or set LOCKGATE_HOME to another place",
             )
         )
+        shown, environ = hide(wish.parameters, PARAMETERS)
         numbers = [wish.trial] if wish.trial is not None else trial_numbers(wish.kills, strikes_per_trial)
         results = Results(wish.results or home / f"results-{settings.digest}.jsonl", settings)
         wanted = results.outstanding([(wish.seed, number) for number in numbers])
@@ -113,9 +114,10 @@ def prove_file(
                 job=tried,
                 source={
                     "file": str(Path(wish.file).resolve()),
-                    "parameters": list(wish.parameters),
+                    "parameters": shown,
                     "through_spark": wish.through_spark,
                 },
+                environ=environ,
                 job_file=Path(__file__).with_name("proven.py"),
                 workload=workload,
                 rows_per_epoch=wish.rows_per_epoch,
@@ -151,7 +153,7 @@ def prove_file(
 
 @contextmanager
 def _services(home: Path, ground: Ground, moved: Redirected, tell: Callable[[str], None]) -> Iterator[Stack]:
-    """The services of one lane, as long as they are needed."""
+    """The services of one lane, started here and stopped at the end."""
     stack = Stack(home / f"services-{ground.brokers}", brokers=ground.brokers, is_proxied=True)
     try:
         stack.up(postgres=_needs_postgres(moved), progress=tell)
@@ -161,7 +163,7 @@ def _services(home: Path, ground: Ground, moved: Redirected, tell: Callable[[str
 
 
 def _lanes(ground: Ground, trials: int) -> int:
-    """How many trials run side by side: one for each core, as far as memory and what they stand on allow."""
+    """How many trials run side by side: one for each core, if memory and the services suffice."""
     if ground.is_cluster or ground.brokers > 1:
         return 1
     fitting_in_memory = int(psutil.virtual_memory().available // _LANE_BYTES)
@@ -171,7 +173,7 @@ def _lanes(ground: Ground, trials: int) -> int:
 def _refuse_numbers(wish: Wish) -> None:
     least = {
         "--kills": (wish.kills, 1, "kills prove nothing"),
-        "--events": (wish.events, 1, "events give nothing to lose"),
+        "--events": (wish.events, 1, "events leave nothing to lose"),
         "--rows-per-epoch": (wish.rows_per_epoch, 1, "rows an epoch never end"),
         "--trial": (wish.trial or 0, 0, "is no trial: they are counted from 0"),
     }
@@ -194,7 +196,7 @@ def _strikes(wish: Wish, planned: Plan, kinds: Sequence[Kind], ground: Ground) -
         raise Refused(
             "no such fault can strike this job" + (f" ({why})" if why else ""),
             where="--faults, --points",
-            fix="leave one of them away",
+            fix="omit one of them",
         )
     return strikes
 
@@ -210,7 +212,7 @@ def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Setti
         "--brokers": "" if ground.brokers == 1 else str(ground.brokers),
     }
     options |= {name: text for name, text in asked.items() if text}
-    # A trial has fewer faults where fewer were asked for.
+    # If the user asked for fewer faults than a trial has, each trial has fewer.
     options |= {"--kills": str(wish.kills)} if wish.kills < STRIKES_PER_TRIAL else {}
     options |= {"--cluster": ""} if ground.is_cluster else {}
     options |= {"--spark-sink": ""} if wish.through_spark else {}
@@ -227,7 +229,7 @@ def _settings(wish: Wish, job: Job, workload: Workload, ground: Ground) -> Setti
 
 
 def _digest(file: Path) -> str:
-    """Of the job file and of all that was imported from beside it: a proof of other code is another proof."""
+    """The digest of the job file and of all imported files beside it: a proof of other code is another proof."""
     home = file.resolve().parent
     loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
     beside = {Path(name).resolve() for name in loaded if name}
@@ -246,8 +248,8 @@ def _refuse_unknown(names: Sequence[str] | None, known: Sequence[str], *, option
 
 
 def _needs_postgres(moved: Redirected) -> bool:
-    sinks, tables = [one.sink for one in moved.results], [one.rows for one in moved.tables]
-    return any(isinstance(one, PostgresSink | PostgresTable) for one in (*sinks, *tables))
+    locations = [*(one.sink.location for one in moved.results), *(one.rows.location for one in moved.tables)]
+    return any(isinstance(one, ServerTable) for one in locations)
 
 
 def _machine() -> dict[str, str]:

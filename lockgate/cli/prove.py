@@ -1,4 +1,4 @@
-"""The command that proves a job's guarantee by breaking things: prove."""
+"""The command that proves a job's guarantee with faults: prove."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
 from lockgate.cli.wish import Wish
 from lockgate.errors import Refused
+from lockgate.escaping import tell
 from lockgate.stopping import stoppable
 
 
@@ -20,10 +20,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     prove = subparsers.add_parser(
         "prove",
         help="prove a job's guarantee by killing things",
-        description="Run a job over made events while its processes, its broker and its network are killed, stopped "
-        "and cut off, and hold what readers saw against the same job undisturbed. The verdict is holds, broken (with "
-        "the counterexample and the command that replays it) or unknown. All of it happens on local services of its "
-        "own, in topics and with a checkpoint of its own; an endpoint that cannot be put elsewhere is refused.",
+        description="Run a job over generated events while its processes, its broker and its network are killed, "
+        "stopped and cut off, and compare what readers saw with an undisturbed run of the same job. The verdict is "
+        "holds, broken (with the counterexample and the command that replays it) or unknown. The proof uses local "
+        "services, topics and a checkpoint of its own; an endpoint that cannot be redirected to them is refused.",
     )
     offer_job(prove)
     prove.add_argument(
@@ -33,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--faults", metavar="KINDS", help="only these, e.g. 'kill driver,kill worker'; default: all that fit"
     )
     prove.add_argument(
-        "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all it passes"
+        "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all that the job passes"
     )
     prove.add_argument(
         "--events", type=int, metavar="N", default=Wish.events, help=f"of a trial; default: {Wish.events:,}"
@@ -48,30 +48,31 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     prove.add_argument(
         "--seed", type=int, metavar="N", default=Wish.seed, help=f"of events and faults; default: {Wish.seed}"
     )
-    prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to see a counterexample again")
+    prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to repeat a counterexample")
     prove.add_argument("--given", metavar="STREAM=FILE,...", help="events of these streams, one JSON a line")
     prove.add_argument(
         "--brokers",
         type=int,
         choices=(1, 3),
-        help="of Kafka; three let leaders and coordinators die; default: as many as --faults need",
+        help="of Kafka; three allow leaders and coordinators to die; default: as many as --faults need",
     )
     prove.add_argument("--cluster", action="store_true", help="on a Spark cluster of two workers instead of local[*]")
     prove.add_argument(
         "--spark-sink",
         action="store_true",
-        help="the same job through Spark's own Kafka sink, held to the same promise: what the commit protocol is for",
+        help="the same job through Spark's own Kafka sink, checked for the same guarantee: why the commit protocol"
+        " exists",
     )
-    prove.add_argument("--results", metavar="FILE", help="where trials are added up; default: in .lockgate/prove/JOB")
+    prove.add_argument("--results", metavar="FILE", help="the file that collects trials; in .lockgate/prove/JOB")
     prove.add_argument("--html", metavar="FILE", help="write the page there; default: in .lockgate/prove/JOB")
     prove.add_argument("--json", action="store_true", help="print the facts as JSON")
     prove.set_defaults(run=run_prove)
 
 
 def run_prove(arguments: argparse.Namespace) -> int:
-    """Prove, write the page, and tell."""
+    """Prove, write the page, and report."""
     from lockgate.cli.proofs import prove_file
-    from lockgate.proof.page import write_page
+    from lockgate.lab.prove.page import write_page
 
     wish = Wish(
         file=arguments.file,
@@ -91,10 +92,10 @@ def run_prove(arguments: argparse.Namespace) -> int:
     )
     page = _file(arguments.html, "--html")
     with stoppable() as go_on:
-        proven = prove_file(wish, tell=_tell, go_on=go_on)
+        proven = prove_file(wish, tell=tell, go_on=go_on)
     page = page or proven.home / "proof.html"
     page.write_text(write_page(proven.report), encoding="utf-8")
-    print(f"written to {page}", file=sys.stderr)
+    tell(f"written to {page}")
     if arguments.json:
         print(json.dumps(proven.report.as_json(), indent=2))
     else:
@@ -107,7 +108,7 @@ def _names(given: str | None) -> tuple[str, ...] | None:
 
 
 def _file(told: str | None, option: str) -> Path | None:
-    """Where something is to be written, looked at before a proof that takes an hour; nothing is written yet."""
+    """An output file, checked before a proof that takes an hour; nothing is written yet."""
     if told is None:
         return None
     path = Path(told)
@@ -129,7 +130,3 @@ def _given(told: str | None) -> dict[str, Path]:
         if not (name and sign and path):
             raise Refused(f"{name!r} names no file", where="--given", fix="write it as STREAM=FILE,STREAM=FILE")
     return {name: Path(path) for name, _, path in pairs}
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

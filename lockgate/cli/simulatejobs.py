@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from lockgate.cli.progress import progress
+from lockgate.columns import AFTER_FIRST, columns
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
     from lockgate.lab.randomjobs.hunt import RunTrial
     from lockgate.lab.randomjobs.tally import Finding, Reason, Tally
 
-_TELL_SECONDS = 2.0
 _STRICTER_SHOWN = 20
 _JOBS_FOR_A_PROCESS = {False: 20, True: 500}  # by --plan-only: below that, a further process only costs its start
 _VERDICTS = ("accepted", "refused", "stricter", "violation")
 
 
 def simulate_jobs(arguments: argparse.Namespace) -> int:
-    """Draw jobs, compare, and say what was found."""
+    """Draw jobs, compare, and report."""
     from lockgate.lab.randomjobs.hunt import hunt
     from lockgate.lab.randomjobs.tally import Tally
 
@@ -33,19 +33,11 @@ def simulate_jobs(arguments: argparse.Namespace) -> int:
         from lockgate.lab.randomjobs.trial import run_trial
 
         run = run_trial
-    began = told_at = time.monotonic()
+    began = time.monotonic()
     tally = Tally()
-    for tally in hunt(arguments.seed, arguments.jobs, run, processes=_processes(arguments)):
-        now = time.monotonic()
-        if now - told_at > _TELL_SECONDS:
-            told_at = now
-            rate = tally.jobs / (now - began)
-            left = (arguments.jobs - tally.jobs) / rate
-            print(
-                f"  {tally.jobs:,} of {arguments.jobs:,} jobs, {rate:,.1f} a second, about {left:,.0f} s to go",
-                file=sys.stderr,
-                flush=True,
-            )
+    with progress(arguments.jobs, "jobs") as show:
+        for tally in hunt(arguments.seed, arguments.jobs, run, processes=_processes(arguments)):
+            show(tally.jobs)
     seconds = time.monotonic() - began
     if arguments.json:
         print(json.dumps(_facts(arguments, tally, seconds), indent=2))
@@ -76,7 +68,7 @@ def _processes(arguments: argparse.Namespace) -> int:
 def _verdict(arguments: argparse.Namespace, tally: Tally) -> str:
     if tally.finding is not None:
         return "failed" if tally.finding.verdict == "failed" else "broken"
-    # A hunt that was to run jobs, accepted some and judged none of them has shown nothing.
+    # A hunt that had to run jobs, accepted some and judged none has shown nothing.
     has_shown = arguments.plan_only or tally.accepted == 0 or tally.judged + tally.runs["refused"] > 0
     return "holds" if has_shown else "unknown"
 
@@ -132,23 +124,21 @@ def _print(arguments: argparse.Namespace, tally: Tally, seconds: float) -> None:
     print(f"{tally.jobs:,} jobs, {seconds:.1f} s: {counts}")
     if not arguments.plan_only:
         _print_runs(tally)
-    print()
-    print(f"{'step':<18}" + "".join(f"{one:>12}" for one in _VERDICTS))
-    for kind, by_verdict in sorted(tally.kinds.items()):
-        print(f"{kind:<18}" + "".join(f"{by_verdict[one]:>12,}" for one in _VERDICTS))
+    kinds = [(kind, *(f"{found[one]:,}" for one in _VERDICTS)) for kind, found in sorted(tally.kinds.items())]
+    print("", *columns([("step", *_VERDICTS), *kinds], right=AFTER_FIRST), sep="\n")
     if tally.stricter:
         print("\nstricter than the model (no failure), the most frequent:")
         summed = Counter[str]()
         for (reason, _), count in tally.stricter.items():
             summed[reason] += count
-        for reason, count in summed.most_common(_STRICTER_SHOWN):
-            print(f"{count:>8,}  {reason}")
+        most = [(f"{count:,}", reason) for reason, count in summed.most_common(_STRICTER_SHOWN)]
+        print(*columns(most, right=(0,), indent=2), sep="\n")
     print()
     _print_end(arguments, tally)
 
 
 def _print_runs(tally: Tally) -> None:
-    """How many jobs of those that were drawn ran, how many of those could be judged, and why not the others."""
+    """Print how many of the drawn jobs ran, how many of these could be judged, and why the others could not."""
     runs = tally.runs
     print(
         f"{tally.accepted:,} accepted jobs: {runs['refused']:,} refused at their start, {tally.run:,} run in"

@@ -1,4 +1,4 @@
-"""The command about state: what a step keeps for its keys, shown from outside."""
+"""The command about state: show from outside what a step keeps for its keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 from lockgate.cli.job import offer_job
 from lockgate.errors import Failed
-from lockgate.escaping import escape_json
+from lockgate.escaping import escape, escape_json
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "state",
         help="show what a step keeps for its keys",
         description="Show what a step of a job keeps for each key, or for one, as of the last committed epoch. The job "
-        "may run meanwhile. With --json each line is a key, in the form that .process(..., initial=FILE) begins with.",
+        "may run. With --json each line is a key, in the form that .process(..., initial=FILE) reads.",
     )
     offer_job(state)
     state.add_argument("step", metavar="STEP", help="the name of a step with state, as `lockgate plan` shows it")
@@ -52,11 +52,11 @@ def run_state(arguments: argparse.Namespace) -> int:
             print(json.dumps({"key": as_json(key), "state": as_json(state)}))
         else:
             name = ", ".join("null" if part is None else as_text(part) for part in key) or "(one for all)"
-            print(f"{name}  {escape_json(json.dumps(as_json(state), ensure_ascii=False))}")
+            print(f"{escape(name)}  {escape_json(json.dumps(as_json(state), ensure_ascii=False))}")
     if is_empty and arguments.key is not None:
         raise Failed(
             f"step {arguments.step!r} keeps nothing for the key {', '.join(arguments.key)}",
             where=f"job {job.name!r}",
-            fix="the key has had no event by that epoch, or its state was forgotten; without --key all are shown",
+            fix="the key had no event up to that epoch, or its state was deleted; without --key all keys are shown",
         )
     return 0

@@ -1,7 +1,7 @@
-"""What the entry of a package calls, in a driver that spark-submit has started on some machine of a cluster.
+"""The entry of a package calls this, in a driver that spark-submit has started on some machine of a cluster.
 
-There it is `lockgate run` without a supervisor: the cluster starts a driver again that has failed. The job file came in
-an archive, and is loaded from a file, as everywhere.
+It is `lockgate run` without a supervisor: the cluster restarts a failed driver. The job file arrives in an archive, and
+is loaded from a file, as everywhere.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from lockgate.cli import main as command_line
 from lockgate.errors import BadMachine
-from lockgate.spark.shipping import JOB_ARCHIVE
+from lockgate.spark.shipping import is_job_archive
 
 
 def main(job_file: str, words: Sequence[str], more: Sequence[str]) -> int:
-    """Run the job of a package; its exit status.
+    """Run the job of a package; returns its exit status.
 
     Args:
-        words: what the package says about the run.
-        more: what was said at submission, which counts where both say something.
+        words: the arguments that the package sets.
+        more: the arguments of the submission, which win over those of the package.
     """
     with tempfile.TemporaryDirectory(prefix="lockgate-job-") as home:
         file = Path(home) / job_file
@@ -32,11 +32,11 @@ def main(job_file: str, words: Sequence[str], more: Sequence[str]) -> int:
 
 def _read(job_file: str) -> bytes:
     for place in sys.path:
-        if Path(place).name == JOB_ARCHIVE and Path(place).is_file():
+        if is_job_archive(Path(place).name) and Path(place).is_file():
             with zipfile.ZipFile(place) as packed:
                 return packed.read(job_file)
     raise BadMachine(
-        f"{JOB_ARCHIVE} has not come along with the driver",
+        "the archive with the job has not arrived with the driver",
         where=", ".join(place for place in sys.path if place),
         fix="submit with the commands of the package, which name it in --py-files",
     )

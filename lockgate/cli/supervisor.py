@@ -1,11 +1,11 @@
-"""Keeps a job running: its driver is a process of its own, started again when it has died or failed.
+"""Keeps a job running: its driver is a process of its own, which is restarted when it dies or fails.
 
-    supervisor -> driver     signals that ask for the end; and that it is there: its end of a socket
+    supervisor -> driver     signals that ask it to end; and that the supervisor lives: its end of a socket
     driver -> supervisor     lines over that socket: how it would have ended if it died now, and how it did end
 
-The driver has a session of its own, so that Ctrl-C reaches it once, through us. It never outlives its supervisor: it
-sees the socket close, and stops as if it were asked to. One that hangs while it starts is killed. Why a driver is
-started again, and where it goes on, is said in one line.
+The driver has a session of its own, so that Ctrl-C reaches it once, through us. It never outlives its supervisor: when
+the socket closes, it stops as if it were asked to. One that hangs while it starts is killed. One line gives the reason
+of a restart, and the position from which the driver continues.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from types import FrameType
 
 from lockgate.errors import LockgateError
+from lockgate.escaping import tell
 from lockgate.runtime.metrics.health import Verdict
 from lockgate.runtime.metrics.server import Pages, Server
 from lockgate.runtime.restarts import Ended, GiveUp, Restarts
@@ -32,16 +32,16 @@ FD = "LOCKGATE_SUPERVISOR"
 """The variable with the driver's end of the socket."""
 
 AGAIN = "LOCKGATE_AGAIN"
-"""The variable that tells a driver that its job ran before: what is done once in its life is done."""
+"""The variable that says to a driver that its job ran before: options for the first start do not apply again."""
 
 COUNT = "LOCKGATE_RESTARTS"
-"""The variable that tells a driver how often its job was started again."""
+"""The variable with the number of restarts of the job."""
 
 LISTENING = "LOCKGATE_METRICS_SOCKET"
-"""The variable with the socket that metrics are served at, where there is one."""
+"""The variable with the socket for metrics, if there is one."""
 
 START_SECONDS = 15 * 60.0
-"""A driver that does not know by then where it goes on is not slow, but hangs."""
+"""After this time a driver that does not know where it continues is not slow, but hangs."""
 
 _LOOK_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 5.0
@@ -49,38 +49,40 @@ _OWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
-    """Starts the driver of a job again and again."""
+    """Starts the driver of a job, and restarts it."""
 
     def __init__(
         self,
         command: Sequence[str],
         *,
         say: Callable[[str], None],
+        environ: Mapping[str, str] | None = None,
         restarts: Restarts | None = None,
         listening: socket.socket | None = None,
         called: str = "",
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """Look after the driver that `command` starts; `listening` is where it answers for its health, and its metrics.
+        """Supervise the driver that `command` starts; it serves its health and its metrics at `listening`.
 
-        While there is no driver that answers, its supervisor does.
+        While there is no driver that answers there, its supervisor does.
 
         Args:
-            called: the host that was given to listen at.
-            start_seconds: how long a driver may take until it knows where it goes on.
+            environ: what drivers have in their environment beside ours.
+            called: the given host of `listening`.
+            start_seconds: how long a driver may take until it knows where it continues.
         """
         self._start_seconds = start_seconds
         self._command, self._say_aloud, self._listening = [*command], say, listening
-        self._called = called
+        self._called, self._environ = called, environ or {}
         self._server: Server | None = None
         self._verdict = Verdict(is_alive=True, is_ready=False, status="starting")
         self._restarts = restarts or Restarts()
-        self._is_stopping = False  # set by a signal, so no lock may be needed for it
+        self._is_stopping = False  # set by a signal handler, so it must not need a lock
         self._driver: subprocess.Popen[bytes] | None = None
         self._told = Ended(why="")
 
     def run(self) -> int:
-        """Until the job is done, is stopped, or cannot be helped by another start; its exit status."""
+        """Run until the job is done, is stopped, or cannot be helped by a restart; returns its exit status."""
         before = {number: signal.signal(number, self._pass_on) for number in _OWN_SIGNALS}
         try:
             while True:
@@ -93,7 +95,7 @@ class Supervisor:
                 now = time.monotonic()
                 decided = self._restarts.after(ended, now, lived=now - began)
                 if isinstance(decided, GiveUp):
-                    # One that never ran, and was not waited for, has said all there is to say.
+                    # A driver that failed at its first start has printed its own error already.
                     if self._restarts.has_run or self._restarts.count or code < 0:
                         self._say(f"not started again: {decided.why}")
                     return status
@@ -111,12 +113,12 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _say(self, text: str) -> None:
-        """Tell people; a disk that is full, or a reader that is gone, must not end who keeps the job running."""
+        """Print; a full disk, or a reader that is gone, must not end the process that keeps the job running."""
         with suppress(OSError, ValueError):
             self._say_aloud(text)
 
     def _answer(self) -> None:
-        """Say to orchestrators that the job is looked after: to kill it would not help."""
+        """Report to orchestrators that the job is supervised: to kill it would not help."""
         if self._listening is not None and self._server is None:
             self._server = Server(self._listening, Pages(lambda: self._verdict), called=self._called)
 
@@ -126,14 +128,14 @@ class Supervisor:
             server.stop()
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; True where somebody wants the end before that."""
+        """Wait; True if a signal to stop arrives before the end."""
         deadline = time.monotonic() + seconds
         while not self._is_stopping and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_SECONDS))
         return self._is_stopping
 
     def _run_once(self) -> tuple[int, Ended | None]:
-        """Run one driver to its end: its exit code, and how it ended where that was not as it should."""
+        """Run one driver to its end: its exit code, and how it ended if it did not succeed."""
         self._told = Ended(why="")
         ours, theirs = socket.socketpair()
         with ours:
@@ -145,6 +147,7 @@ class Supervisor:
                         pass_fds=[theirs.fileno(), *shared],
                         env={
                             **os.environ,
+                            **self._environ,
                             FD: str(theirs.fileno()),
                             COUNT: str(self._restarts.count),
                             **({AGAIN: "yes"} if self._restarts.has_run else {}),
@@ -157,12 +160,12 @@ class Supervisor:
                         raise
                     # A machine without memory for another process may have some later.
                     return 1, Ended(why=f"the driver does not start: {error}")
-            if self._is_stopping:  # asked for while there was nobody to pass it on to
+            if self._is_stopping:  # the signal arrived before there was a driver to pass it on to
                 self._driver.send_signal(signal.SIGTERM)
             listening = threading.Thread(target=self._listen, args=(ours,), name="lockgate-supervisor", daemon=True)
             listening.start()
             code, is_hung = self._await_end(self._driver)
-            # What it started may hold the socket open; what it said itself is here by now.
+            # Its child processes may hold the socket open; its own messages have arrived by now.
             listening.join(timeout=_LAST_WORDS_SECONDS)
             with suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
@@ -171,14 +174,14 @@ class Supervisor:
         if code == 0:
             return 0, None
         if self._is_stopping:
-            # Who is asked to stop while it starts has nothing to stop yet, and dies of the signal.
+            # A driver that is asked to stop while it starts has nothing to stop yet, and dies of the signal.
             is_clean = told.place is None and -code in _OWN_SIGNALS
             return (0 if is_clean else code), None
         if is_hung and not told.why:
             why = f"the driver did not start within {self._start_seconds:.0f} s, and was killed"
             return code, replace(told, why=why)
         if not told.why:
-            # One that ended by itself has told people why.
+            # A driver that ended by itself has printed why.
             died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
             told = replace(told, why=f"the driver {died}", is_refused=code > 0)
         return code, told
@@ -193,11 +196,11 @@ class Supervisor:
         return driver.wait(), is_hung
 
     def _listen(self, driver: socket.socket) -> None:
-        """Keep the last that a driver tells, up to its end; who was killed gives no reason."""
+        """Keep the last message of a driver, up to its end; a killed one gives no reason."""
         with suppress(OSError), driver.makefile("rb") as lines:
             for line in lines:
-                self._answer_no_more()  # the driver does, before it says its first word
-                if line.endswith(b"\n"):  # else it was killed in the middle of a word
+                self._answer_no_more()  # the driver does, before it sends its first message
+                if line.endswith(b"\n"):  # else it was killed in the middle of a message
                     self._told = Ended(**json.loads(line))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -207,17 +210,17 @@ class Supervisor:
 
 
 class Report:
-    """A driver's way to its supervisor; without one nobody listens."""
+    """Sends a driver's messages to its supervisor; does nothing if there is none."""
 
     def __init__(self, stop: Callable[[], None], *, say: Callable[[str], None] | None = None) -> None:
-        """`stop` is called when the supervisor is gone, and `say` told so."""
+        """Call `stop` when the supervisor is gone, and `say` that it is."""
         self._so_far = Ended(why="")
-        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._say = say or tell
         self.restarts = int(os.environ.pop(COUNT, "0"))
         shared = os.environ.pop(LISTENING, None)
         self.listening = None if shared is None else _taken_over(shared)
         self.is_again = os.environ.pop(AGAIN, "") != ""
-        fd = os.environ.pop(FD, None)  # what the driver starts has no part in it
+        fd = os.environ.pop(FD, None)  # child processes of the driver must not use it
         self._socket = None if fd is None else _taken_over(fd)
         if self._socket is not None:
             threading.Thread(target=self._watch, args=(stop,), name="lockgate-supervised", daemon=True).start()
@@ -228,19 +231,19 @@ class Report:
 
     @property
     def is_supervised(self) -> bool:
-        """Does anybody listen?"""
+        """Is there a supervisor?"""
         return self._socket is not None
 
     def tell_past(self) -> None:
-        """The job has got through an epoch before: what it needs and does not answer is only away."""
+        """Tell that the job has completed an epoch before: if a service does not answer, it is only away."""
         self._so_far = replace(self._so_far, has_past=True)
         self._send(self._so_far)
 
     def tell(self, place: str | None = None, epochs: int = 0, *, final: str = "") -> None:
-        """Were it to die now, so many epochs would be done, and the next driver would go on there.
+        """Tell how many epochs are done if the driver dies now, and from which position the next driver continues.
 
         Args:
-            final: why no other driver may go on.
+            final: why no other driver may continue.
         """
         now = replace(self._so_far, place=place, epochs=epochs, final=final)
         if now != self._so_far:
@@ -248,21 +251,21 @@ class Report:
             self._send(now)
 
     def tell_error(self, error: LockgateError) -> None:
-        """The driver ends with this."""
+        """Tell the error that ends the driver."""
         self._send(Ended.by(error, self._so_far))
 
     def tell_surprise(self, error: Exception) -> None:
-        """The driver ends with something that nobody has foreseen."""
+        """Tell the unexpected error that ends the driver."""
         lines = f"{type(error).__name__}: {error}".splitlines()
         self._send(replace(self._so_far, why=lines[0], is_refused=True))
 
     def tell_final(self, why: str) -> None:
-        """The driver ends, and no other one would do better."""
+        """Tell that the driver ends, and that a restart would not help."""
         self._send(replace(self._so_far, why=why, final=why))
 
     def _send(self, told: Ended) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # it is gone, and the watching thread sees it
+            with suppress(OSError):  # the supervisor is gone, and the watching thread notices
                 self._socket.sendall(json.dumps(asdict(told)).encode() + b"\n")
 
     def _watch(self, stop: Callable[[], None]) -> None:
@@ -271,12 +274,12 @@ class Report:
             while self._socket.recv(1):
                 pass
         stop()
-        with suppress(OSError, ValueError):  # who reads it may be gone too
+        with suppress(OSError, ValueError):  # the reader of our output may be gone too
             self._say("the supervisor is gone; stopping")
 
 
 def _taken_over(fd: str) -> socket.socket:
-    """A socket that the supervisor has opened; what the driver starts does not get it."""
+    """A socket that the supervisor has opened; child processes of the driver do not inherit it."""
     taken = socket.socket(fileno=int(fd))
     taken.set_inheritable(False)
     os.register_at_fork(after_in_child=taken.close)

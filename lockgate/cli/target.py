@@ -1,4 +1,4 @@
-"""The job that a command is about: named by its file, which says how to reach its Kafka, or by its name alone.
+"""The job that a command is about: named by its file, which says how to reach its Kafka, or only by its name.
 
 eo.py                        name, servers, client settings and topics out of the file; -p fills its parameters
 eo --servers host:9092       the name, as the messages of a run have it; --client NAME=VALUE for TLS and logins
@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
+    from lockgate.connectors.kafka.settings import ClientSettings
+    from lockgate.connectors.kafka.wire import Connection
     from lockgate.dataflow.endpoints import Sink, Source
-    from lockgate.kafka.settings import ClientSettings
-    from lockgate.kafka.wire import Connection
 
 
 @dataclass(frozen=True)
 class Target:
-    """A job whose Kafka a command is about."""
+    """A job, for a command about its Kafka."""
 
     job: str
     settings: ClientSettings
-    topics: tuple[str, ...]  # of its transactional outputs; empty where only the name is known
+    topics: tuple[str, ...]  # of its transactional outputs; empty if only the name is known
     where: str
     is_first: bool = True  # else the job commits in another cluster before
 
@@ -35,7 +35,7 @@ class Target:
 @contextmanager
 def connected(settings: ClientSettings, where: str) -> Iterator[Connection]:
     """A connection to Kafka, closed afterwards."""
-    from lockgate.kafka.wire import Connection
+    from lockgate.connectors.kafka.wire import Connection
 
     connection = Connection(settings, where=where)
     try:
@@ -58,7 +58,7 @@ class Declared:
 
     job: str
     exact: tuple[DeclaredOutput, ...]  # in the order in which a run opens them
-    others: tuple[str, ...]  # outputs that are declared less
+    others: tuple[str, ...]  # outputs with a lower guarantee
     where: str
     sinks: Mapping[str, Sink] = field(default_factory=dict)  # of all outputs
     sources: tuple[Source, ...] = ()
@@ -72,8 +72,8 @@ def offer_target(parser: argparse.ArgumentParser) -> None:
 
 
 def offer_kafka(parser: argparse.ArgumentParser) -> None:
-    """Let a command take what it needs to reach Kafka."""
-    parser.add_argument("--servers", metavar="HOST:PORT", help="the job's Kafka; needed where the job has no file")
+    """Let a command take the options that reach Kafka."""
+    parser.add_argument("--servers", metavar="HOST:PORT", help="the job's Kafka; needed if the job has no file")
     parser.add_argument(
         "--client",
         action="append",
@@ -107,7 +107,7 @@ def find_target(arguments: argparse.Namespace) -> Target:
 
 def settings_without_job(arguments: argparse.Namespace) -> ClientSettings:
     """How to reach a Kafka that is named by its servers alone."""
-    from lockgate.kafka.settings import read_settings
+    from lockgate.connectors.kafka.settings import read_settings
 
     if not arguments.servers:
         raise Refused(
@@ -140,7 +140,7 @@ def target_at_servers(arguments: argparse.Namespace) -> Target:
 
 
 def read_job(arguments: argparse.Namespace) -> Declared:
-    """What the file of a job says about its outputs."""
+    """The outputs that the file of a job describes."""
     from lockgate.cli.jobfile import load_job
     from lockgate.dataflow.steps import Read, Write
     from lockgate.guarantees import Guarantee
@@ -173,7 +173,7 @@ def target_of(declared: Declared, arguments: argparse.Namespace) -> Target:
         )
     if len(targets) == 1 or arguments.servers is None:
         return targets[0]
-    from lockgate.kafka.wire import hosts_of
+    from lockgate.connectors.kafka.wire import hosts_of
 
     named = hosts_of(arguments.servers)
     chosen = next((one for one in targets if hosts_of(one.settings.servers) & named), None)
@@ -188,23 +188,22 @@ def target_of(declared: Declared, arguments: argparse.Namespace) -> Target:
 
 def targets_of(declared: Declared, arguments: argparse.Namespace) -> list[Target]:
     """The clusters of a job that is described by its file, in the order in which they commit."""
-    from lockgate.kafka.settings import read_settings
-    from lockgate.runtime.commits import group_clusters
-    from lockgate.sinks.kafka import KafkaSink
-    from lockgate.sinks.kafkaepoch import common_settings
+    from lockgate.connectors.kafka.epoch import common_settings
+    from lockgate.connectors.kafka.settings import read_settings
+    from lockgate.runtime.commits import group_clusters, topics_of
 
     targets: list[Target] = []
     clusters = group_clusters(declared.exact)
     for cluster in clusters:
-        sinks = [output.sink for output in cluster if isinstance(output.sink, KafkaSink)]
-        common_settings(sinks, declared.where)
-        # Where there is only one, it may be reached by another address than the job's.
-        servers = arguments.servers if arguments.servers and len(clusters) == 1 else sinks[0].servers
+        topics = topics_of(cluster)
+        common_settings(topics, declared.where)
+        # If there is only one, it may be reached by another address than the job's.
+        servers = arguments.servers if arguments.servers and len(clusters) == 1 else topics[0].servers
         targets.append(
             Target(
                 job=declared.job,
-                settings=read_settings(servers, {**sinks[0].client, **_client(arguments)}, where=declared.where),
-                topics=tuple(sink.topic for sink in sinks if sink.topic is not None),
+                settings=read_settings(servers, {**topics[0].client, **_client(arguments)}, where=declared.where),
+                topics=tuple(one.name for one in topics if one.name is not None),
                 where=declared.where,
                 is_first=not targets,
             )
@@ -217,7 +216,7 @@ def _client(arguments: argparse.Namespace) -> dict[str, str]:
     for text in arguments.client:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            # What was given is not shown: it may hold a password.
+            # The given text is not shown: it may hold a password.
             raise Refused("a --client is not NAME=VALUE", where="command line", fix="--client security.protocol=SSL")
         client[name] = value
     return client

@@ -1,7 +1,7 @@
 """The commands about Kafka transactions: list, show and abort.
 
-An open transaction holds back every read_committed reader of its partitions, so one that nobody ends is an outage of
-all that is downstream. Kafka ends it by itself after its time-out; `abort` does it now.
+An open transaction holds back every read_committed reader of its partitions, so one that is never ended is an outage of
+all that is downstream. Kafka ends it by itself after its time-out; `abort` ends it now.
 
     Ongoing                       open: its end is not decided
     PrepareCommit, PrepareAbort   open: decided, its end is being written to every partition
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockgate.cli.target import connected, find_target, is_file, offer_kafka, offer_target, settings_without_job
+from lockgate.columns import columns
 from lockgate.errors import Failed, Refused
+from lockgate.escaping import escape
 
 if TYPE_CHECKING:
-    from lockgate.kafka.settings import ClientSettings
-    from lockgate.kafka.wire import Connection, TransactionView
+    from lockgate.connectors.kafka.settings import ClientSettings
+    from lockgate.connectors.kafka.wire import Connection, TransactionView
 
 PREFIX = "lockgate."
 _NOT_FOUND = 105
@@ -59,19 +62,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     abort = commands.add_parser(
         "abort",
-        help="end an open one, so that readers go on",
-        description="Abort the open transaction of a job. Says first what that means, and does it only with --yes. "
-        "Nothing is lost: the epoch is written again by the job's driver.",
+        help="end an open one, so that readers continue",
+        description="Abort the open transaction of a job. The command first says what that means, and does it only "
+        "with --yes. Nothing is lost: the job's driver writes the epoch again.",
     )
     offer_target(abort)
-    abort.add_argument("--yes", action="store_true", help="do it; without this it is only said what would happen")
+    abort.add_argument("--yes", action="store_true", help="do it; without this, only say what would happen")
     abort.add_argument("--json", action="store_true", help="print facts for programs")
     abort.set_defaults(run=run_abort)
 
 
 @dataclass(frozen=True)
 class Look:
-    """A transaction at a moment."""
+    """A transaction at one moment."""
 
     view: TransactionView
     now_ms: int
@@ -83,20 +86,25 @@ class Look:
 
     @property
     def is_decided(self) -> bool:
-        """Can nobody change its end any more?"""
-        from lockgate.kafka.transaction import DECIDED
+        """Is its end decided, so that no command can change it?"""
+        from lockgate.connectors.kafka.transaction import DECIDED
 
         return self.view.state in DECIDED
 
     @property
     def age_ms(self) -> int | None:
-        """How long it is open, None where it is not."""
+        """How long it is open; None if it is not."""
         return max(0, self.now_ms - self.view.started_ms) if self.is_open and self.view.started_ms >= 0 else None
 
     @property
     def is_stuck(self) -> bool:
         """Should Kafka have ended it by now?"""
         return self.age_ms is not None and self.age_ms > self.view.timeout_ms
+
+    @property
+    def abort_command(self) -> str:
+        """What a person can paste to end it; whoever may write to the cluster chooses the id."""
+        return f"lockgate transactions abort {escape(shlex.quote(self.view.transactional_id))}"
 
     def as_facts(self) -> dict[str, Any]:
         """As plain data."""
@@ -114,27 +122,27 @@ class Look:
         }
 
     def meaning(self) -> str:
-        """What it means for readers."""
+        """The effect on readers."""
         if not self.is_open:
-            return "No transaction is open: nobody is held back."
+            return "No transaction is open: no reader is held back."
         if self.is_decided:
             end = "committed" if self.view.state == "PrepareCommit" else "aborted"
             return (
-                f"It is decided and will be {end}; readers go on when its end is written to all partitions. Where that"
+                f"It is decided and will be {end}; readers continue when its end is written to all partitions. If that"
                 " takes long, a broker that leads one of them is down."
             )
         held = f"read_committed readers of {'this partition' if len(self.view.partitions) == 1 else 'these partitions'}"
         if self.is_stuck:
             return (
                 f"It is STUCK: open longer than its time-out, and {held} wait. Kafka looks for such ones every few"
-                f" seconds; if it stays: lockgate transactions abort {self.view.transactional_id}"
+                f" seconds; if it stays: {self.abort_command}"
             )
         rest = self.view.timeout_ms - (self.age_ms or 0)
         return f"{held[0].upper()}{held[1:]} wait until it ends: by its driver, or by Kafka in {span(rest)} at most."
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List what the brokers know."""
+    """List the transactions that the brokers know."""
     settings, where = _where(arguments)
     with connected(settings, where) as connection:
         looks = [
@@ -153,12 +161,12 @@ def run_list(arguments: argparse.Namespace) -> int:
     count = sum(one.is_open for one in looks)
     print(f"{count} open, {len(stuck)} stuck, of {len(looks)} at {settings.servers}")
     if stuck:
-        print(f"end one: lockgate transactions abort {stuck[0].view.transactional_id} --servers {settings.servers}")
+        print(f"end one: {stuck[0].abort_command} --servers {shlex.quote(settings.servers)}")
     return 0
 
 
 def run_show(arguments: argparse.Namespace) -> int:
-    """Show one."""
+    """Show one transaction."""
     settings, where = _where(arguments)
     with connected(settings, where) as connection:
         found = find(connection, arguments, where)
@@ -172,9 +180,9 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_abort(arguments: argparse.Namespace) -> int:
-    """Say what an abort means; do it where that is wanted."""
-    from lockgate.kafka.topics import transaction_timeout_ms
-    from lockgate.kafka.transaction import Transactions
+    """Say what an abort means; do it with --yes."""
+    from lockgate.connectors.kafka.topics import transaction_timeout_ms
+    from lockgate.connectors.kafka.transaction import Transactions
 
     settings, where = _where(arguments)
     with connected(settings, where) as connection:
@@ -188,7 +196,7 @@ def run_abort(arguments: argparse.Namespace) -> int:
             )
         if found.is_decided:
             raise Refused(
-                f"the transaction of {name!r} is decided already ({found.view.state}); nobody can change that",
+                f"the transaction of {name!r} is decided already ({found.view.state}); no command can change that",
                 where=where,
                 fix="bring back the brokers that lead its partitions; `lockgate transactions show` lists them",
             )
@@ -198,7 +206,7 @@ def run_abort(arguments: argparse.Namespace) -> int:
                 print(line)
         if found.is_open:
             says = (
-                f"Its {len(found.view.partitions)} partitions are free for readers then, and nothing of it becomes"
+                f"Then its {len(found.view.partitions)} partitions are free for readers, and none of its rows becomes"
                 " visible. A driver of this job that runs is fenced for this epoch and repeats it by itself; one that"
                 " is dead repeats it at its next start. Nothing is lost."
             )
@@ -212,7 +220,7 @@ def run_abort(arguments: argparse.Namespace) -> int:
             transactions.begin()
             transactions.wait_until_complete()
             after = look(connection, name, where) or found
-            # A driver that runs has begun the next one by now; ours is the one that is gone.
+            # A driver that runs may have begun the next one by now; ours is recognised by its start.
             if after.is_open and after.view.started_ms == found.view.started_ms:
                 raise Failed(
                     f"the transaction of {name!r} is still open", where=where, fix="look at the brokers, and try again"
@@ -226,10 +234,10 @@ def run_abort(arguments: argparse.Namespace) -> int:
 
 
 def look(connection: Connection, transactional_id: str, where: str) -> Look | None:
-    """What the coordinator says now, None where it does not know the id."""
-    from lockgate.kafka.codes import RETRIABLE, name_of
-    from lockgate.kafka.topics import asked
-    from lockgate.kafka.wire import Unanswered
+    """The coordinator's view now; None if it does not know the id."""
+    from lockgate.connectors.kafka.codes import RETRIABLE, name_of
+    from lockgate.connectors.kafka.topics import asked
+    from lockgate.connectors.kafka.wire import Unanswered
 
     def ask() -> tuple[int, TransactionView]:
         code, view = connection.describe_transaction(transactional_id)
@@ -242,7 +250,7 @@ def look(connection: Connection, transactional_id: str, where: str) -> Look | No
         return None
     if code:
         raise Failed(
-            f"Kafka does not tell about {transactional_id!r}: {name_of(code)}",
+            f"Kafka does not describe {transactional_id!r}: {name_of(code)}",
             where=where,
             fix="look at the broker's log",
         )
@@ -251,7 +259,7 @@ def look(connection: Connection, transactional_id: str, where: str) -> Look | No
 
 def find(connection: Connection, arguments: argparse.Namespace, where: str) -> Look:
     """The transaction of a job's file, of a transactional id, or of a job's name."""
-    from lockgate.kafka.ledgertopic import transactional_id
+    from lockgate.connectors.kafka.ledgertopic import transactional_id
 
     if is_file(arguments.job):
         names = [transactional_id(find_target(arguments).job)]
@@ -264,7 +272,7 @@ def find(connection: Connection, arguments: argparse.Namespace, where: str) -> L
     raise Failed(
         f"Kafka knows no transaction of {' or '.join(map(repr, names))}",
         where=f"{connection.settings.servers}, {where}",
-        fix="`lockgate transactions list` shows those that it knows; it forgets an id that is not used for some days",
+        fix="`lockgate transactions list` shows those that it knows; it forgets an id that is unused for some days",
     )
 
 
@@ -285,8 +293,7 @@ def table(looks: list[Look]) -> list[str]:
         )
         for one in looks
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return columns(rows)
 
 
 def describe(found: Look) -> list[str]:
@@ -294,7 +301,7 @@ def describe(found: Look) -> list[str]:
     view = found.view
     age = "" if found.age_ms is None else f", open for {span(found.age_ms)}{' STUCK' if found.is_stuck else ''}"
     return [
-        f"id          {view.transactional_id}",
+        f"id          {escape(view.transactional_id)}",
         f"state       {view.state}{age}",
         f"producer    id {view.producer.id}, epoch {view.producer.epoch}",
         f"time-out    {span(view.timeout_ms)}",
@@ -315,7 +322,7 @@ def span(milliseconds: int) -> str:
 
 
 def _where(arguments: argparse.Namespace) -> tuple[ClientSettings, str]:
-    """Which Kafka the arguments mean."""
+    """The Kafka that the arguments mean."""
     if arguments.job is not None and is_file(arguments.job):
         target = find_target(arguments)
         return target.settings, target.where
@@ -323,9 +330,9 @@ def _where(arguments: argparse.Namespace) -> tuple[ClientSettings, str]:
 
 
 def _asked_ids(connection: Connection, arguments: argparse.Namespace, where: str) -> tuple[str, ...]:
-    """The ids that the brokers show; they hide those that this client may not see, so that of a job's file is asked."""
-    from lockgate.kafka.ledgertopic import transactional_id
-    from lockgate.kafka.topics import asked
+    """The ids that the brokers show. They hide ids that this client may not see, so a job file's id is asked for."""
+    from lockgate.connectors.kafka.ledgertopic import transactional_id
+    from lockgate.connectors.kafka.topics import asked
 
     is_named = arguments.job is not None and is_file(arguments.job)
     own = (transactional_id(find_target(arguments).job),) if is_named else ()

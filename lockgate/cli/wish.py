@@ -1,4 +1,4 @@
-"""What somebody wants to be proven, with what is taken where nothing is said; so light that a parser can read it."""
+"""What the user wants to prove, with defaults; it imports nothing heavy, so that a parser can read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be proven, and how."""
+    """What to prove, and how."""
 
     file: str
     parameters: Sequence[str] = ()  # NAME=VALUE, for the job file
@@ -19,9 +19,9 @@ class Wish:
     events: int = 2000
     rows_per_epoch: int = 100
     seed: int = 1
-    trial: int | None = None  # this one alone
+    trial: int | None = None  # only this one
     given: Mapping[str, Path] = field(default_factory=dict)
     brokers: int | None = None  # None: as many as the faults need
     is_cluster: bool = False
-    through_spark: bool = False  # the same job with Spark's own Kafka sink, held to the same promise
-    results: Path | None = None  # None: at home
+    through_spark: bool = False  # the same job with Spark's own Kafka sink, checked for the same guarantee
+    results: Path | None = None  # None: in the home of the proof

@@ -1,4 +1,4 @@
-"""Make an epoch visible once: the steps of the protocol, carried out in order.
+"""Make an epoch visible once: carry out the steps of the protocol in order.
 
     0  claim      once per run: the ledger's value unchanged, with my run id
     1  begin      fence every older writer; a fresh producer
@@ -6,9 +6,9 @@
     3  write      other systems stage; tasks write under permits, and vote
     4  decide     offsets and marker into the same transaction, then its end: the one decision
     5  publish    other systems publish what the marker names
-    6  failure    never guess: begin again at 1, and let the ledger say whether the epoch is out
+    6  failure    never guess: restart at 1; the ledger says whether the epoch is committed
 
-What is decided is in `protocol`; what is asked of the outside is in the three small contracts below.
+`protocol` has the decisions. The three small contracts below have what the coordinator needs from outside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Transactions(Protocol):
-    """The deciding sink's transactions; a producer identifies one to those who write in it."""
+    """The transactions of the deciding sink; the producer tells writers which transaction they write to."""
 
     timeout_ms: int
 
@@ -47,7 +47,7 @@ class Transactions(Protocol):
         """Make places part of the transaction."""
 
     def add_offsets(self, producer: Any, group: str, offsets: Mapping[Place, int]) -> str | None:
-        """Write the source's offsets in the transaction; what went wrong, in words."""
+        """Write the source's offsets in the transaction; returns what went wrong, in words."""
 
     def end(self, producer: Any, *, is_commit: bool) -> None:
         """Decide."""
@@ -63,13 +63,13 @@ class Ledger(Protocol):
 
     @property
     def place(self) -> Place:
-        """What has to be part of a transaction that writes to it."""
+        """The place that must be part of a transaction that writes to the ledger."""
 
     def read(self) -> Entry | None:
-        """The last committed entry, once older writers are fenced."""
+        """The last committed entry, after older writers are fenced."""
 
     def peek(self) -> Entry | None:
-        """The last committed entry, without fencing anybody."""
+        """The last committed entry, without fencing a writer."""
 
     def write(self, entry: Entry, producer: Any) -> None:
         """Write an entry in the transaction."""
@@ -88,16 +88,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What the coordinator asks of the run time in one epoch."""
+    """What the coordinator needs from the run time in one epoch."""
 
     write: Callable[[Any, str, bool], tuple[Sequence[Vote], int]]
-    """Let the tasks write under a producer and the name of a try, exchanging rows first where that is asked: votes,
-    and how many rows came to them."""
+    """Let the tasks write with a producer and the name of a try, after an exchange of rows if asked; returns
+    the votes, and how many rows the tasks received."""
     skip: Callable[[], None]  # compute the rows for their state, write nothing
-    check: Callable[[], None]  # once all is written: is everything still there that was written to?
+    check: Callable[[], None]  # after all is written: does every topic that was written to still exist?
     cause_of: Callable[[Exception], Cause]
-    stage: Callable[[], Mapping[str, str]]  # let other systems stage: what the marker names for each
-    can_repeat: bool  # may the rows be computed twice in one go? Not where they come out of state.
+    stage: Callable[[], Mapping[str, str]]  # let other systems stage; returns what the marker names for each
+    can_repeat: bool  # may the rows be computed twice in one go? Not if they depend on state.
     offsets: Mapping[Place, int] = field(default_factory=dict)
 
 
@@ -129,8 +129,8 @@ class Coordinator:
         self._now = now
         self._new_name = new_name
         self._clock = clock
-        self._seconds: defaultdict[str, float] = defaultdict(float)  # of the epoch in hand, by phase
-        self._is_open = False  # may a task have begun to write, and nothing is decided?
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # of the current epoch, by phase
+        self._is_open = False  # may a task have started to write, and nothing is decided?
         self._query_run: str | None = None
         self._has_claimed = False
         self._is_exchanging = False
@@ -138,18 +138,18 @@ class Coordinator:
         self._has_warned = False
 
     def enter(self, query_run: str) -> None:
-        """The next epoch belongs to this start of the query; one that was started again claims the ledger anew."""
+        """The next epoch belongs to this start of the query. A query that was restarted claims the ledger again."""
         if self._query_run not in (None, query_run):
             self.run = self._new_name()
             self._has_claimed = False
         self._query_run = query_run
 
     def claim(self, epoch: Epoch) -> Entry | None:
-        """Claim the ledger for this run, and return what it says then; None if that is done. `commit` does it too."""
+        """Claim the ledger for this run and return its entry; None if that is done. `commit` calls this too."""
         return None if self._has_claimed else self._claim(epoch)
 
     def commit(self, epoch: Epoch, work: Work) -> Outcome:
-        """Make one epoch visible, once; returning means that it is out."""
+        """Make one epoch visible, once; when this returns, the epoch is committed."""
         self._seconds = defaultdict(float)
         self.claim(epoch)
         first: Exception | None = None
@@ -157,9 +157,9 @@ class Coordinator:
             try:
                 producer, step, entry = self._look(epoch, is_again=first is not None)
                 if step is Step.SKIP and entry is not None:
-                    self._follow(self._followers.publish, entry)  # the decision may be all that was done
+                    self._follow(self._followers.publish, entry)  # the crash may have come right after the decision
             except EpochFailed as error:
-                raise (first or error) from error  # the first one is the one to show
+                raise (first or error) from error  # show the first error
             if step is Step.SKIP:
                 if first is None:
                     work.skip()
@@ -169,7 +169,7 @@ class Coordinator:
                 raise self._restart(first)
             try:
                 written = self._try(epoch, work, producer)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the ledger is asked before anything else
+            except Exception as error:  # noqa: BLE001 - after any error the ledger is read before anything else
                 first = first or error
                 self._answer(epoch, work, error, first, tries)
                 continue
@@ -182,13 +182,13 @@ class Coordinator:
         raise first or AssertionError("an epoch without a try")
 
     def _look(self, epoch: Epoch, *, is_again: bool) -> tuple[Any, Step, Entry | None]:
-        """Steps 1 and 2: fence, then ask the ledger; what it says, too."""
+        """Steps 1 and 2: fence, then read the ledger; returns its entry, too."""
         if is_again:
-            # Another driver may have fenced us; to begin again now would fence it in turn, for nothing.
+            # Another driver may have fenced us. To fence it in turn would only disturb it.
             protocol.check_run(self._ledger.peek(), run=self.run, where=self._ledger.where, job=self.job)
         with self._timed("begin"):
             producer = self._transactions.begin()
-            self._is_open = False  # whatever was open is aborted
+            self._is_open = False  # an open transaction is aborted
             reach(FaultPoint.BEGIN)
             if is_again:
                 reach(FaultPoint.RECOVERY)
@@ -198,8 +198,8 @@ class Coordinator:
         return producer, step, entry
 
     def _claim(self, epoch: Epoch) -> Entry:
-        """Step 0. Without it two drivers would fence each other for ever."""
-        # A first look without fencing anybody: a run with the wrong checkpoint should not disturb the right one.
+        """Step 0. Without it two drivers would fence each other forever."""
+        # Look first without fencing: a run with the wrong checkpoint must not disturb the right one.
         self._check_claim(self._ledger.peek(), epoch)
         last: EpochFailed | None = None
         for _ in range(protocol.TRIES):
@@ -215,7 +215,7 @@ class Coordinator:
                 reach(FaultPoint.CLAIM)
                 self._transactions.end(producer, is_commit=True)
             except EpochFailed as error:
-                last = error  # fenced by another one that starts; or the end is unknown, and the claim is repeated
+                last = error  # fenced by another driver that starts, or the end is unknown: repeat the claim
                 continue
             self._follow(partial(self._followers.claim, leftovers=leftovers), claim)
             self._has_claimed = True
@@ -231,7 +231,7 @@ class Coordinator:
 
     @property
     def open_seconds(self) -> float | None:
-        """How long a transaction is open that nothing was decided of; None where there is none."""
+        """How long an undecided transaction is open; None if there is none."""
         held = self._permits.held_seconds()
         return held if self._is_open and held > 0 else None
 
@@ -244,7 +244,7 @@ class Coordinator:
             self._seconds[phase] += self._clock() - began
 
     def _try(self, epoch: Epoch, work: Work, producer: Any) -> Mapping[Place, int]:
-        # First, because what is staged has no time-out, and the transaction has one as soon as it is written to.
+        # First, because staged rows have no time-out, but the transaction has one after its first write.
         with self._timed("stage"):
             staged = work.stage()
         name = self._permits.open()
@@ -274,7 +274,7 @@ class Coordinator:
         self._follow(self._followers.publish, entry)
 
     def _follow(self, move: Callable[[Entry], None], entry: Entry) -> None:
-        """Step 5. A follower that is elsewhere was emptied, or is in the hands of a driver that took over."""
+        """Step 5. A follower that does not fit was emptied, or belongs to a driver that took over."""
         try:
             move(entry)
         except LedgerMismatch:
@@ -290,7 +290,7 @@ class Coordinator:
             log.warning("job %s: source offsets are not shown to lag tools: %s", self.job, wrong)
 
     def _answer(self, epoch: Epoch, work: Work, error: Exception, first: Exception, tries: int) -> None:
-        """Step 6: returns where the epoch is to be looked at again, raises where it is over."""
+        """Step 6: returns if the epoch must be tried again, raises if it is over."""
         if isinstance(error, Fenced | LedgerMismatch):
             raise error
         cause = work.cause_of(error)
@@ -298,7 +298,7 @@ class Coordinator:
         if cause is Cause.LOST and self._permits.held_seconds() >= seconds:
             cause = Cause.TIMED_OUT
         if cause is Cause.NOT_ALIKE and self._is_exchanging:
-            cause = Cause.LOST  # they were exchanged; a try that is repeated sorts it out, or shows it again
+            cause = Cause.LOST  # they were exchanged already; the next try succeeds, or shows it again
         if cause is Cause.NOT_ALIKE:
             self._is_exchanging = True
         if cause is Cause.TIMED_OUT:
@@ -316,9 +316,9 @@ class Coordinator:
         log.warning("job %s: epoch %d, try %d ended without a decision: %s", self.job, epoch.number, tries, error)
 
     def _abort(self) -> None:
-        """Give the transaction up, so that it holds no reader back; who comes next would do it too.
+        """Abort the transaction, so that it holds back no reader; the next driver would do it too.
 
-        By beginning anew, which also shuts out a task that is just about to add its partitions.
+        A new `begin` aborts it. It also fences a task that is about to add its partitions.
         """
         try:
             self._transactions.begin()
@@ -330,8 +330,10 @@ class Coordinator:
         if isinstance(first, EpochFailed):
             return first
         told = first.what if isinstance(first, LockgateError) else f"{type(first).__name__}: {first}"
-        return EpochFailed(
-            f"a try of the epoch failed, and its rows come out of state: {told}",
+        failed = EpochFailed(
+            f"a try of the epoch failed, and its rows depend on state: {told}",
             where=self._ledger.where,
             fix="nothing of it is visible; the query restarts from its checkpoint",
         )
+        failed.__cause__ = first
+        return failed

@@ -1,12 +1,14 @@
 """The resources of a job that do not decide: they stage before the decision and publish after it.
 
-The deciding ledger names, in the marker of an epoch, what each of them has staged. So after a crash it alone says what
-to do: it is at N, a follower at N-1: publish what the marker names. It is at N-1: nothing was decided, and what is
-staged goes.
+The marker of an epoch in the deciding ledger names what each follower has staged. So after a crash this ledger alone
+says what to do:
 
-A follower has a ledger of its own, which its `publish` moves on. That makes a repeated publish harmless, by whomever,
-and shows a follower that is not what it was: restored from an older copy, or emptied. Who may go on is not asked here:
-the run id in the deciding ledger alone says so.
+    deciding ledger at N, a follower at N-1    publish what the marker names
+    deciding ledger at N-1                     nothing was decided: remove what is staged
+
+A follower has a ledger of its own, which its `publish` advances. So a repeated publish is harmless, whichever driver
+repeats it. The ledger also shows a follower that was emptied, or restored from an older copy. Which run may continue is
+not decided here: the run id in the deciding ledger alone says so.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Leftovers = Mapping[str, Collection[str]]
 
 
 class Standing(Enum):
-    """Where a follower is, as seen from the decision."""
+    """Where a follower is, compared with the decision."""
 
     EVEN = "has what was decided"
     NEW = "begins with the next epoch"
@@ -41,7 +43,7 @@ class Standing(Enum):
 
 
 def stand(name: str, seen: Entry | None, decided: Entry) -> Standing:
-    """Where the follower of this name is, by what its own ledger says."""
+    """Where the follower of this name is, according to its own ledger."""
     if seen is None and name not in decided.staged:
         return Standing.NEW  # an output that is new in this job
     if seen is not None and (seen.epoch, seen.digest) == (decided.epoch, decided.digest):
@@ -53,14 +55,14 @@ def stand(name: str, seen: Entry | None, decided: Entry) -> Standing:
 
 
 class Followers:
-    """Those of one job, by name."""
+    """The followers of one job, by name."""
 
     def __init__(self, job: str, resources: Mapping[str, Resource]) -> None:
         self._job = job
         self._resources = dict(resources)
 
     def leftovers(self) -> Leftovers:
-        """What is staged everywhere. To be asked before a claim: what is staged after it may be the next owner's."""
+        """What is staged everywhere. Ask before a claim: what is staged later may belong to the next owner."""
         return {name: resource.leftovers() for name, resource in self._resources.items()}
 
     def claim(self, decided: Entry, leftovers: Leftovers) -> None:
@@ -72,30 +74,30 @@ class Followers:
                 resource.remove(leftovers[name])
 
     def forget(self, entry: Entry) -> None:
-        """Let every ledger say the same again: a new life begins."""
+        """Write the same entry to every ledger: the job is reset."""
         for resource in self._resources.values():
             resource.publish(None, entry, after=resource.read())
 
     def stage(self, rows: Rows, epoch: int) -> dict[str, str]:
-        """Have every follower stage its rows; what the marker has to name."""
+        """Let every follower stage its rows; returns what the marker must name."""
         staged = {name: resource.stage(rows[name], epoch) for name, resource in self._resources.items()}
         reach(FaultPoint.STAGED)
         return staged
 
     def publish(self, decided: Entry) -> None:
-        """Have every follower show what was decided; one that has done so already does nothing."""
+        """Let every follower publish what was decided; one that has already published it does nothing."""
         for name, resource in self._resources.items():
             reach(FaultPoint.PUBLISH)
             self._finish(name, resource, resource.read(), decided)
         reach(FaultPoint.PUBLISH)
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Close what is open."""
         for resource in self._resources.values():
             resource.close()
 
     def _finish(self, name: str, resource: Resource, seen: Entry | None, decided: Entry) -> Entry | None:
-        """Bring a follower to where the decision is; what its ledger says then."""
+        """Bring a follower to the decision; returns what its ledger says then."""
         standing = stand(name, seen, decided)
         if standing in (Standing.NEW, Standing.EVEN):
             return seen
@@ -108,10 +110,10 @@ class Followers:
             if type(error) not in (Failed, RowRefused):  # another driver, or a try that may be repeated
                 raise
             raise type(error)(
-                f"epoch {decided.epoch} of job {self._job!r} is decided, but {name} does not take the rows that wait"
-                f" there: {error.what}",
+                f"epoch {decided.epoch} of job {self._job!r} is decided, but {name} refuses the rows that are"
+                f" staged there: {error.what}",
                 where=error.where,
-                fix="change the table so that it takes them, and run the job again: it shows them before anything else",
+                fix="change the table so that it takes them, and run the job again: it publishes them first",
             ) from error
         return shown
 
@@ -122,15 +124,15 @@ class Followers:
             return LedgerMismatch(
                 what,
                 where=resource.where,
-                fix="it follows a decision that this job no longer knows. If the job writes to several Kafka clusters"
-                " and they stand in another order in its file now, or one was added: put back the order of before, let"
-                " it run one epoch, and change it then; else the deciding ledger was restored from an older copy: see"
+                fix="it follows a decision that this job no longer knows. If the job writes to several Kafka clusters,"
+                " and their order in its file changed, or one was added: restore the old order, run one epoch, then"
+                " change it; otherwise the deciding ledger was restored from an older copy: see"
                 f" `lockgate ledger show {self._job}`",
             )
         return LedgerMismatch(
             what,
             where=resource.where,
-            fix="it was emptied, or an older copy of it was restored: bring back what it held; or say what it holds,"
-            f" with `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` and its place (--postgres, --files,"
-            " --sqlite); or begin again with --new-life, which doubles what is out in the other systems",
+            fix="it was emptied, or restored from an older copy: restore what it held; or write what it holds, with"
+            f" `lockgate ledger set {self._job} --epoch N --checkpoint PLACE` and its place (--postgres, --files,"
+            " --sqlite); or reset the job with --new-life, which doubles what is committed in the other systems",
         )

@@ -1,7 +1,7 @@
-"""A resource in the role of the one that decides: its `publish` is the end of the transaction.
+"""Let a resource decide: its `publish` is the end of the transaction.
 
-The coordinator speaks of transactions and a ledger, as Kafka has them. Here both are one step at the end: what is
-written in between is only remembered.
+The coordinator uses transactions and a ledger, as Kafka has them. Here both are one step at the end: until then this
+class only remembers what is written.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class LastResource:
-    """Transactions and ledger of the coordinator, over one resource."""
+    """The coordinator's transactions and ledger, on one resource."""
 
-    timeout_ms = 1 << 53  # what is staged has no time-out
+    timeout_ms = 1 << 53  # staged rows have no time-out
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
@@ -31,22 +31,22 @@ class LastResource:
 
     @property
     def place(self) -> Place:
-        """Nothing has to be added to a transaction here."""
+        """A transaction here needs no places."""
         return ("", 0)
 
     def begin(self) -> None:
-        """Forget what an earlier try remembered; older writers are shut out by the ledger that they have seen."""
+        """Forget the earlier try; the ledger that older writers have seen fences them."""
         self._staged = self._entry = None
 
     def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> None:
-        """Put down the rows that the end will show."""
+        """Stage the rows that `end` publishes."""
         self._staged = self._resource.stage(rows, epoch)
 
     def add(self, producer: Any, places: Sequence[Place]) -> None:
         """Nothing to add."""
 
     def add_offsets(self, producer: Any, group: str, offsets: Mapping[Place, int]) -> str | None:
-        """Lag tools look at Kafka, and there is none."""
+        """Nothing: lag tools read Kafka, and there is none."""
         return None
 
     def peek(self) -> Entry | None:
@@ -54,7 +54,7 @@ class LastResource:
         return self._resource.read()
 
     def read(self) -> Entry | None:
-        """What the ledger says, and has to say still when the decision is made."""
+        """What the ledger says, and must still say at the decision."""
         self._seen = self._resource.read()
         return self._seen
 
@@ -67,8 +67,8 @@ class LastResource:
         if not is_commit:
             return
         assert self._entry is not None
-        # A claim shows nothing, and from then on nobody can publish what is staged already. Looked at before it: what
-        # is staged after it may be the work of the next owner.
+        # A claim publishes nothing, and after it no run can publish what is already staged. List that before the claim:
+        # what is staged later may belong to the next owner.
         leftovers = self._resource.leftovers() if self._staged is None else ()
         self._resource.publish(self._staged, self._entry, after=self._seen)
         if leftovers:

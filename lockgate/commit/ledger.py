@@ -1,16 +1,16 @@
-"""The ledger: what is committed, by whom (run id), for which offsets (digest).
+"""The ledger: what is committed, by which run (run id), for which offsets (digest).
 
 The ledger of a job is one value, replaced by each transaction that the job commits. Its bytes are JSON, because people
-read them at three in the morning, and are a contract between versions of Lockgate:
+read them, and they are a contract between versions of Lockgate:
 
     format   1
     run      the run that wrote it; another run id than mine means that another driver took over
     query    Spark's id of the query, kept in its checkpoint: another id means another checkpoint
-    epoch    the last epoch that is out, or null where none is
-    digest   SHA-256 of the file offsets/<epoch> of the checkpoint: the same number over other offsets is another epoch
+    epoch    the last committed epoch, or null if there is none
+    digest   SHA-256 of the file offsets/<epoch> of the checkpoint: the same number with other offsets is another epoch
     staged   what other sinks had staged for that epoch, by the names under which they publish it
     at       when it was written
-    gaps     records of sources that were removed before the job read them, and that an operator has given up; only if
+    gaps     records that were removed from sources before the job read them, and that an operator gave up; only if
              there are any
 """
 
@@ -28,7 +28,7 @@ from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, read_obj
 FORMAT = 1
 
 REPAIR = "another program wrote to it; look with `lockgate ledger show`, repair with `lockgate ledger set`"
-"""What to do about an entry that cannot be read."""
+"""How to fix an entry that cannot be read."""
 
 _NAME_MAX = 1000
 StrOrNone = TypeVar("StrOrNone", str, str | None)
@@ -36,7 +36,7 @@ StrOrNone = TypeVar("StrOrNone", str, str | None)
 
 @dataclass(frozen=True)
 class Gap:
-    """Records that were removed from a source before the job read them, and that an operator has given up."""
+    """Records that were removed from a source before the job read them, and that an operator gave up."""
 
     topic: str
     partition: int
@@ -91,11 +91,11 @@ class Entry:
     gaps: tuple[Gap, ...] = ()
 
     def claimed(self, run: str, query: str, now: datetime) -> Entry:
-        """The same commit, in the hands of another run."""
+        """The same commit, owned by another run."""
         return replace(self, run=run, query=query, at=now.isoformat(timespec="milliseconds"))
 
     def as_facts(self) -> dict[str, Any]:
-        """The entry as plain data, in the order in which people want it."""
+        """The entry as plain data, most important first."""
         return {
             "format": FORMAT,
             "epoch": self.epoch,
@@ -113,15 +113,15 @@ class Entry:
 
 
 def new_life(now: datetime) -> Entry:
-    """What a ledger says when the job begins again: nothing is out, and whoever comes may claim it."""
+    """The entry of a job that was reset: nothing is committed, and any run may claim it."""
     return Entry(run="new-life", query=None, epoch=None, digest=None, at=now.isoformat(timespec="milliseconds"))
 
 
 def entry_of(value: object, where: str) -> Entry:
-    """The entry that was written as these bytes, or this text; InvariantBroken if another writer wrote them."""
+    """Read an entry from bytes or text; InvariantBroken if another program wrote them."""
     try:
         if not isinstance(value, bytes | str):
-            raise Unreadable("it is no text")
+            raise Unreadable("it is not text")
         return entry_from(read_object(value), where)
     except ValueError as error:
         raise InvariantBroken(
@@ -132,7 +132,7 @@ def entry_of(value: object, where: str) -> Entry:
 
 
 def entry_from(facts: Mapping[str, Any], where: str) -> Entry:
-    """The entry that plain data means; Unreadable if it means none."""
+    """Read an entry from plain data; Unreadable if it is not one."""
     if "format" not in facts:
         raise Unreadable("'format' is missing")
     if (kind := facts["format"]) != FORMAT or isinstance(kind, bool):

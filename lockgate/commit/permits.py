@@ -1,12 +1,12 @@
-"""One writer per (try, partition): the driver's small door for tasks.
+"""One writer per (try, partition): tasks ask the driver for permits.
 
 A retried stage numbers its attempts from 0 again, and a broker acknowledges repeated sequence numbers without looking
-at the bytes: two attempts that both wrote to one partition would mix in silence. So before its first byte a task asks
-the driver for a permit for the partition. It is given once per try, and again only to the same task attempt; a try that
-is over gives none.
+at the bytes: two attempts that both write to one partition would mix silently. So before its first byte a task asks the
+driver for a permit for the partition. The driver gives it once per try, and again only to the same task attempt. A try
+that is over gives none.
 
 Tasks have no other way to ask, so the driver listens on a port of its own (serving/door.py): both sides prove that they
-know a secret which travels with the work, and exchange JSON and never pickles.
+know a secret that travels with the work. They exchange JSON and never pickles.
 
     permit   {try, task, attempt, partitions}  -> {refusal, is_clash}   a clash: two tasks, not two attempts of one
     failure  {try, error}                      -> {}                    the first error of a try, before Spark hides it
@@ -36,14 +36,14 @@ _PAUSES_SECONDS = (0.0, 0.2)  # before another try
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a permit is not given."""
+    """Why a permit is refused."""
 
     reason: str
-    is_clash: bool  # two tasks hold rows of one partition; else it is a second attempt, or too late
+    is_clash: bool  # two tasks hold rows of one partition; otherwise it is a second attempt, or too late
 
 
 class Permits:
-    """Who may write what, in the try that is open."""
+    """Which task may write to which partition, in the open try."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, new_name: Callable[[], str] = lambda: secrets.token_hex(8)
@@ -58,14 +58,14 @@ class Permits:
         self._failure: str | None = None
 
     def open(self) -> str:
-        """Begin a try: all older ones are over."""
+        """Begin a try, and end all older ones."""
         with self._lock:
             self._try = self._new_name()
             self._granted, self._attempts, self._first_at, self._failure = {}, {}, None, None
             return self._try
 
     def close(self) -> None:
-        """End the try: nobody gets a permit any more."""
+        """End the try: no task gets a permit any more."""
         with self._lock:
             self._try = None
 
@@ -93,7 +93,7 @@ class Permits:
             return None
 
     def tell(self, name: str, error: str) -> None:
-        """Note the failure of a task, where it is the first one of the open try."""
+        """Note the failure of a task if it is the first one of the open try."""
         with self._lock:
             if name == self._try and self._failure is None:
                 self._failure = error
@@ -106,18 +106,18 @@ class Permits:
 
     @property
     def failure(self) -> str | None:
-        """What the first task that failed had to say."""
+        """The report of the first task that failed."""
         with self._lock:
             return self._failure
 
     def held_seconds(self) -> float:
-        """How long ago the first permit of the try was given: at least as long as its transaction is open."""
+        """How long ago the try gave its first permit: its transaction is open for at most this long."""
         with self._lock:
             return 0.0 if self._first_at is None else self._now() - self._first_at
 
 
 class PermitDoor(Door):
-    """The driver's side; lives as long as the run."""
+    """The driver's side; open as long as the run."""
 
     def __init__(self, permits: Permits, *, host: str, bind: str) -> None:
         self._permits = permits
@@ -153,14 +153,14 @@ class Caller:
         return None if answer["refusal"] is None else Refusal(str(answer["refusal"]), bool(answer["is_clash"]))
 
     def tell(self, name: str, error: str) -> None:
-        """Tell the driver why this task fails; it may be gone, and then nobody wants to know."""
+        """Tell the driver why this task fails; a driver that is gone does not need to know."""
         with suppress(EpochFailed):
             self._call({"kind": "failure", "try": name, "error": error})
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            # A connection that a task before this one left may be dead. And a driver that has to do with a flood of
-            # strangers may take this caller for one of them.
+            # The connection may be dead since an earlier task. And a driver under a flood of strangers may drop this
+            # caller as one of them.
             for pause in _PAUSES_SECONDS:
                 try:
                     return self._exchange(message)

@@ -3,20 +3,20 @@
     the ledger says                                         the epoch N
     ------------------------------------------------------  --------------------------------------------------
     another run id than mine                                stop: another driver took over
-    N, same digest of offsets/N                             is out: compute it for the state, write nothing
-    N-1, and its digest is that of offsets/N-1              is not out: write it
-    nothing, and N is the checkpoint's first                is not out: write it
-    anything else                                           stop: a person has to say which of the two is right
+    N, same digest of offsets/N                             is committed: compute it for the state, write nothing
+    N-1, and its digest is that of offsets/N-1              is not committed: write it
+    nothing, and N is the checkpoint's first                is not committed: write it
+    anything else                                           stop: an operator must say which of the two is right
 
     a try failed, and the ledger then says                  what is next
     ------------------------------------------------------  --------------------------------------------------
-    N, same digest                                          the epoch is out; the answer alone was lost
+    N, same digest                                          the epoch is committed; only the answer was lost
     another run id                                          stop
-    N-1, and the rows can be computed again                 try again, a few times
-    N-1, and the rows come out of state                     fail, so that the query restarts from its checkpoint
+    N-1, and the rows can be computed again                 retry, a few times
+    N-1, and the rows depend on state                       fail, so that the query restarts from its checkpoint
     N-1, for the second time by a time-out                  stop, and say how to make the epoch smaller
 
-Nothing here guesses: an epoch is written only where the ledger proves that it is not out yet.
+Nothing here guesses: an epoch is written only if the ledger proves that it is not yet committed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lockgate.commit.ledger import Entry, Gap
 from lockgate.errors import EpochTooLong, Fenced, InvariantBroken, LedgerMismatch, LockgateError
 
 TRIES = 4
-"""How often an epoch is tried in one go, where its rows can be computed again."""
+"""How often an epoch is tried in one go, if its rows can be computed again."""
 
 TIME_OUTS = 2
-"""After so many time-outs of one epoch it is too large, and not unlucky."""
+"""After this many time-outs of one epoch the epoch is too large; bad luck is unlikely."""
 
 _AT = "[--servers HOST:PORT | --postgres DSN | --files DIR | --sqlite FILE]"
 
@@ -44,30 +44,30 @@ class Epoch:
 
     number: int
     digest: str  # of offsets/<number>
-    previous_digest: str | None  # of offsets/<number - 1>, where the checkpoint still has it
+    previous_digest: str | None  # of offsets/<number - 1>, if the checkpoint still has it
     query: str  # Spark's id of the query
-    gaps: tuple[Gap, ...] = ()  # all that the checkpoint has given up
+    gaps: tuple[Gap, ...] = ()  # all gaps that an operator gave up in the checkpoint
 
 
 class Step(Enum):
-    """What becomes of an epoch."""
+    """What to do with an epoch."""
 
     WRITE = "write"
-    SKIP = "skip"  # it is out already
+    SKIP = "skip"  # it is already committed
 
 
 class Cause(Enum):
     """Why a try ended."""
 
-    LOST = "lost"  # a worker, a connection or the transaction: the next try may fare better
-    TIMED_OUT = "timed out"  # the broker gave the transaction up
-    NOT_ALIKE = "not alike"  # two tasks held rows of one output partition: they have to be exchanged first
-    CANCELLED = "cancelled"  # somebody stopped the query
-    FINAL = "final"  # the rows themselves cannot be written, or computed
+    LOST = "lost"  # a worker, a connection or the transaction: the next try may succeed
+    TIMED_OUT = "timed out"  # the broker aborted the transaction
+    NOT_ALIKE = "not alike"  # two tasks held rows of one output partition: exchange the rows first
+    CANCELLED = "cancelled"  # the query was stopped
+    FINAL = "final"  # the rows cannot be written, or computed
 
 
 class Next(Enum):
-    """What follows a failed try."""
+    """What to do after a failed try."""
 
     REPEAT = "repeat"
     RESTART = "restart"
@@ -76,7 +76,7 @@ class Next(Enum):
 
 @dataclass(frozen=True)
 class Vote:
-    """What one task says it wrote to one partition."""
+    """What one task reports that it wrote to one partition."""
 
     attempt: int  # Spark's task attempt id, unique in an application
     topic: str
@@ -86,54 +86,54 @@ class Vote:
 
 
 def check_claim(entry: Entry | None, epoch: Epoch, *, is_adopting: bool, where: str, job: str) -> None:
-    """May this run take over the ledger, to go on with this epoch? Raises LedgerMismatch where it may not."""
+    """May this run take over the ledger and continue with this epoch? Raises LedgerMismatch if not."""
     if entry is None:
         if epoch.number == 0 or is_adopting:
             return
         raise LedgerMismatch(
             f"The checkpoint of job {job!r} is at epoch {epoch.number}, but its ledger is empty or gone",
             where=where,
-            fix=f"if epochs up to {epoch.number - 1} are known to be out: lockgate ledger set {job} --epoch "
+            fix=f"if epochs up to {epoch.number - 1} are known to be committed: lockgate ledger set {job} --epoch "
             f"{epoch.number - 1} --checkpoint PLACE {_AT}; if this checkpoint ran on Spark's own sink: adopt=True; to"
-            " begin again, doubling what is out: --new-life",
+            " reset the job, doubling what is committed: --new-life",
         )
     if entry.epoch is None:
         if epoch.number == 0 or is_adopting:
-            return  # a life that was begun and never committed anything
+            return  # the job was reset, and has committed nothing since
         raise LedgerMismatch(
-            f"The checkpoint of job {job!r} is at epoch {epoch.number}, but its ledger says that nothing is out",
+            f"The checkpoint of job {job!r} is at epoch {epoch.number}, but its ledger says that nothing is committed",
             where=where,
-            fix=_cure(job, epoch),
+            fix=_fix(job, epoch),
         )
     if entry.query is not None and entry.query != epoch.query:
         raise LedgerMismatch(
             f"The ledger of job {job!r} belongs to another checkpoint (query {entry.query}, epoch {entry.epoch})"
             f" than this one (query {epoch.query}, epoch {epoch.number})",
             where=where,
-            fix="run it with the checkpoint that it was begun with; if it is another deployment of the job file, give"
-            " each its own job name; or start again under the old name, which commits all rows a second time:"
+            fix="run it with the checkpoint that it began with; if it is another deployment of the job file, give"
+            " each its own job name; or reset the job, which commits all rows a second time:"
             " --new-life",
         )
     _check_place(entry, epoch, where=where, job=job)
 
 
 def check_run(entry: Entry | None, *, run: str, where: str, job: str) -> None:
-    """Raise Fenced where the ledger is in the hands of another run."""
+    """Raise Fenced if the ledger belongs to another run."""
     if entry is not None and entry.run != run:
         raise Fenced(
             f"Another driver of job {job!r} took over (run {entry.run}, at {entry.at}); this one (run {run}) stops",
             where=where,
-            fix="let only one run of a job live; nothing is lost, the other one goes on from the last commit",
+            fix="let only one run of a job live; nothing is lost, the other run continues from the last commit",
         )
 
 
 def decide(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str) -> Step:
-    """Is this epoch to be written? `entry` is what the ledger says after older writers were fenced."""
+    """Must this epoch be written? `entry` is what the ledger says after older writers were fenced."""
     if entry is None:
         raise LedgerMismatch(
             f"The ledger of job {job!r} is empty, although this run has written to it",
             where=where,
-            fix=f"somebody deleted it; {_cure(job, epoch)}",
+            fix=f"another program deleted it; {_fix(job, epoch)}",
         )
     check_run(entry, run=run, where=where, job=job)
     if entry.epoch == epoch.number and entry.digest == epoch.digest:
@@ -145,13 +145,13 @@ def decide(entry: Entry | None, epoch: Epoch, *, run: str, where: str, job: str)
 
 
 def _check_place(entry: Entry, epoch: Epoch, *, where: str, job: str) -> None:
-    """Does the ledger stand at this epoch, or right before it, in the history that the checkpoint tells?"""
+    """Is the ledger at this epoch, or at the one before it, in the history of the checkpoint?"""
     if entry.epoch == epoch.number and entry.digest == epoch.digest:
         return
     if entry.epoch == epoch.number - 1 and epoch.previous_digest in (None, entry.digest):
         return
     if entry.epoch == epoch.number - 1:
-        what = f"epoch {entry.epoch} is out with other offsets than the checkpoint has for it"
+        what = f"epoch {entry.epoch} is committed with other offsets than the checkpoint has for it"
     elif entry.epoch is not None and entry.epoch >= epoch.number:
         what = f"the ledger is at epoch {entry.epoch}, the checkpoint only at {epoch.number}, with other offsets"
     else:
@@ -163,21 +163,21 @@ def _check_place(entry: Entry, epoch: Epoch, *, where: str, job: str) -> None:
         f"The ledger and the checkpoint of job {job!r} do not fit: {what}",
         where=where,
         fix=f"{rescaled}an older copy of the checkpoint was restored, or another checkpoint is used;"
-        f" {_cure(job, epoch)}",
+        f" {_fix(job, epoch)}",
     )
 
 
-def _cure(job: str, epoch: Epoch) -> str:
+def _fix(job: str, epoch: Epoch) -> str:
     before = "none" if epoch.number == 0 else str(epoch.number - 1)
     return (
-        f"`lockgate ledger show {job} {_AT}` says what is out;"
-        f" `lockgate ledger set {job} --epoch {before} --checkpoint PLACE {_AT}` goes on from the checkpoint, and says"
-        " first what may be doubled or lost; --new-life begins again"
+        f"`lockgate ledger show {job} {_AT}` says what is committed;"
+        f" `lockgate ledger set {job} --epoch {before} --checkpoint PLACE {_AT}` continues from the checkpoint, and"
+        " says first what may be doubled or lost; --new-life resets the job"
     )
 
 
 def marker(epoch: Epoch, *, run: str, now: datetime, staged: Mapping[str, str]) -> Entry:
-    """What the ledger says once this epoch is out."""
+    """What the ledger says when this epoch is committed."""
     return Entry(
         run=run,
         query=epoch.query,
@@ -190,7 +190,7 @@ def marker(epoch: Epoch, *, run: str, now: datetime, staged: Mapping[str, str]) 
 
 
 def claim(entry: Entry | None, epoch: Epoch, *, run: str, now: datetime, is_adopting: bool) -> Entry:
-    """What the ledger says once this run has taken over: the same commit, in other hands."""
+    """What the ledger says when this run has taken over: the same commit, another owner."""
     if entry is not None and entry.epoch is not None:
         return replace(entry.claimed(run, epoch.query, now), gaps=epoch.gaps)
     out = epoch.number - 1 if is_adopting and epoch.number > 0 else None
@@ -204,7 +204,7 @@ def claim(entry: Entry | None, epoch: Epoch, *, run: str, now: datetime, is_adop
 
 
 def tally(granted: Mapping[tuple[str, int], int], votes: Iterable[Vote], *, rows: int, where: str) -> int:
-    """How many records the votes add up to; raises InvariantBroken where they do not account for every row."""
+    """How many records the votes add up to; raises InvariantBroken if they do not account for every row."""
     seen: dict[tuple[str, int], Vote] = {}
     for vote in votes:
         place = (vote.topic, vote.partition)
@@ -233,7 +233,7 @@ def _odd(what: str, where: str) -> InvariantBroken:
 
 
 def after_failure(cause: Cause, *, tries: int, time_outs: int, can_repeat: bool) -> Next:
-    """What follows a try that failed and is not out: `tries` and `time_outs` count this one too."""
+    """What to do after a try that failed and is not committed; `tries` and `time_outs` include this one."""
     if cause in (Cause.FINAL, Cause.CANCELLED):
         return Next.STOP
     if cause is Cause.TIMED_OUT and time_outs >= TIME_OUTS:
@@ -248,10 +248,10 @@ def after_failure(cause: Cause, *, tries: int, time_outs: int, can_repeat: bool)
 def too_long(
     job: str, epoch: int, seconds: float, first: LockgateError | None, where: str, *, can_roll_back: bool = True
 ) -> EpochTooLong:
-    """The end of an epoch that outlived its transaction twice; it cannot be rolled back where others have it."""
+    """The error for an epoch that outlived its transaction twice; it cannot be rolled back if others have it."""
     longer = "client={'transaction.timeout.ms': ...}, up to the broker's transaction.max.timeout.ms"
     smaller = (
-        f"plan the epoch anew, smaller: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT"
+        f"plan a smaller epoch: lockgate checkpoints rollback {job} --uncommitted --servers HOST:PORT"
         " --checkpoint PLACE, then run with a smaller --rows-per-epoch, or maxOffsetsPerTrigger of your own query; or"
         " give it longer: "
     )

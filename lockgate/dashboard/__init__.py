@@ -1,1 +1,1 @@
-"""What jobs give, on a page in a browser; it shows, and decides nothing."""
+"""Show the rows of jobs on a page in a browser; nothing here decides anything."""

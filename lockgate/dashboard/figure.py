@@ -4,9 +4,10 @@
         print(figure.url)
         figure.follow(rows)         # as they come
 
-A row is a point: its `series` and its `x` say which, so a row that comes again, or a correction, moves the point and
-adds none. The page is one file without outside resources. It gets all points whenever one has changed (server-sent
-events), so a browser that comes late, or comes back, sees what all others see. Only this machine can reach it.
+A row is a point. Its `series` and its `x` identify the point, so a repeated row, or a correction, moves the point and
+adds none. The page is one file without outside resources. Whenever a point changes, the page gets all points
+(server-sent events). So a browser that connects late, or again, sees what all others see. Only this machine can reach
+the page.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from lockgate.serving.reception import BACKLOG
 
 HOST = "127.0.0.1"
 POINTS_MAX = 500
-"""The most points of a series; then the first ones are left away."""
+"""The most points of a series; with more, the first ones are dropped."""
 
-_TURN_SECONDS = 0.2  # a browser is told this often at most
-_BREATH_SECONDS = 10.0  # and in silence so often, so that we notice when it has gone
-_LAST_WORD_SECONDS = 5.0  # browsers are told the end before the port is closed
+_TURN_SECONDS = 0.2  # the shortest time between two messages to a browser
+_BREATH_SECONDS = 10.0  # the longest time, so that we notice a browser that has gone
+_LAST_WORD_SECONDS = 5.0  # how long browsers may take to receive the end before the port is closed
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
     " connect-src 'self'"
@@ -54,13 +55,13 @@ class Figure:
         self._port = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Draw a row; the point that stood for the same series and x is moved."""
+        """Draw a row; it moves an earlier point of the same series and x."""
         missing = [name for name in self._columns.values() if row.get(name) is None]
         if missing:
             raise Refused(
                 f"a row of the figure has no {missing[0]!r}",
                 where=f"figure {self.title!r}, a row with {', '.join(row)}",
-                fix=f"rows need {', '.join(self._columns.values())}; leave the others out before",
+                fix=f"rows need {', '.join(self._columns.values())}; remove other rows before",
             )
         with self._changed:
             points = self._points.setdefault(str(row[self._columns["series"]]), {})
@@ -77,19 +78,19 @@ class Figure:
 
     @property
     def url(self) -> str:
-        """Where the page is, while it is served."""
+        """The address of the page, while it is served."""
         return f"http://{HOST}:{self._port}/"
 
     @contextlib.contextmanager
     def serve(self, port: int = 0) -> Iterator[Figure]:
-        """Show the page, at a free port unless one is named, until the block ends."""
+        """Serve the page until the block ends, by default at a free port."""
         try:
             listening = socket.create_server((HOST, port), backlog=BACKLOG)
         except OSError as error:
             raise Refused(
                 f"the page of figure {self.title!r} cannot be shown: {error.strerror}",
                 where=f"{HOST}:{port}",
-                fix="leave the port out: a free one is taken",
+                fix="omit the port: a free one is taken",
             ) from error
         with listening:
             self._port, self._is_over = listening.getsockname()[1], False
@@ -111,7 +112,7 @@ class Figure:
                 server.close(patience_seconds=_LAST_WORD_SECONDS)
 
     def snapshot(self) -> dict[str, Any]:
-        """All points, as the page gets them."""
+        """All points, in the form that the page gets."""
         with self._changed:
             lines = {
                 name: [[_plain(x), points[x]] for x in sorted(points)] for name, points in sorted(self._points.items())
@@ -123,7 +124,7 @@ class Figure:
         return Page(HTTPStatus.OK, "text/event-stream", headers=headers, rest=self._events())
 
     def _events(self) -> Iterator[bytes]:
-        """What a browser is told as long as the page is shown: the points as they change, and the end."""
+        """The messages to a browser while the page is served: the points when they change, and the end."""
         told: int | None = -1
         while told is not None:
             now = self.wait(told, _BREATH_SECONDS)
@@ -136,7 +137,7 @@ class Figure:
             time.sleep(_TURN_SECONDS)
 
     def wait(self, version: int, seconds: float) -> int | None:
-        """The version of the points once it is another, or after so many seconds; None when it is over."""
+        """The version of the points when it changes, or after this many seconds; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self._is_over, timeout=seconds)
             return None if self._is_over else self._version

@@ -1,10 +1,10 @@
-"""Aggregates by functions of the author's, beside those that are SQL text.
+"""Aggregates by functions of the user, beside those that are SQL text.
 
     combine        two values make one, associative and commutative: one value is kept, as for a sum
-    history        any function of all values: they are all kept, and the plan says so
+    history        any function of all values: all of them are kept, and the plan says so
     first, last    by the order of the source, which SQL cannot promise in a stream
 
-An aggregate is a description: how values are kept is the fold's, what they are is SQL, and Spark tells the types.
+An aggregate is a description. The fold says how values are kept, SQL says which values, and Spark gives the types.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from lockgate.errors import BadJob
 from lockgate.operators.fold import Fold
 from lockgate.operators.folds import Combine, First, History, Last
 
+__all__ = ["combine", "first", "history", "last"]
+
 
 @dataclass(frozen=True)
 class Aggregate:
     """One aggregate that is not written as SQL.
 
-    The type of the result is `type` as DDL, or else that of the SQL aggregate `typed_by`. Where `is_native`, that SQL
-    gives the very same result, and whoever can run it needs no Python. Values are cast to the type `takes`, if any.
+    The type of the result is `type` as DDL, or else that of the SQL aggregate `typed_by`. If it `is_native`, that SQL
+    gives the very same result, and Spark can run it without Python. Values are cast to the type `takes`, if any.
     """
 
     fold: Fold
-    argument: str | None  # SQL; None where only the number of rows counts
+    argument: str | None  # SQL; None if only the number of rows counts
     label: str  # for the plan
     type: str | None = None
     typed_by: str | None = None
@@ -47,9 +49,16 @@ class Aggregate:
 
 
 def combine(argument: str, function: Callable[[Any, Any], Any], type: str, *, deterministic: bool = True) -> Aggregate:
-    """What an associative and commutative function makes of two values, and of that and the next.
+    """Combine values two by two, with an associative and commutative function. One value is kept.
 
-    Values and result have one type: `aggregates.combine("amount", lambda a, b: max(a, b), "DOUBLE")`.
+    Args:
+        argument: SQL for the value of an event.
+        function: takes two values and returns one.
+        type: the type of the values and of the result, as Spark writes it.
+        deterministic: False if the function can return something else for the same values.
+
+    >>> print(combine("amount", max, "DOUBLE"))
+    combine(amount)
     """
     example = 'aggregates.combine("amount", lambda a, b: max(a, b), "DOUBLE")'
     require_sql(argument, of="combine", example=example)
@@ -66,9 +75,19 @@ def combine(argument: str, function: Callable[[Any, Any], Any], type: str, *, de
 
 
 def history(argument: str, function: Callable[[list[Any]], Any], type: str, *, deterministic: bool = True) -> Aggregate:
-    """What a function makes of the list of all values, in the order of the source; null where there are none.
+    """Apply a function to the list of all values, in the order of the source. All values are kept.
 
-    All values are kept: `aggregates.history("amount", lambda values: statistics.median(values), "DOUBLE")`.
+    The result is null if there are no values.
+
+    Args:
+        argument: SQL for the value of an event.
+        function: takes the list and returns the result.
+        type: the type of the result, as Spark writes it.
+        deterministic: False if the function can return something else for the same values.
+
+    >>> from statistics import median
+    >>> print(history("amount", median, "DOUBLE"))
+    history(amount), keeps history
     """
     example = 'aggregates.history("amount", lambda values: statistics.median(values), "DOUBLE")'
     require_sql(argument, of="history", example=example)
@@ -84,13 +103,27 @@ def history(argument: str, function: Callable[[list[Any]], Any], type: str, *, d
 
 
 def first(argument: str) -> Aggregate:
-    """The first value that is not null, in the order of the source."""
+    """Take the first value that is not null, in the order of the source.
+
+    Args:
+        argument: SQL for the value of an event.
+
+    >>> print(first("status"))
+    first(status)
+    """
     require_sql(argument, of="first", example='aggregates.first("status")')
     return Aggregate(fold=First(), argument=argument, label=f"first({argument})", typed_by=f"first({argument})")
 
 
 def last(argument: str) -> Aggregate:
-    """The last value that is not null, in the order of the source."""
+    """Take the last value that is not null, in the order of the source.
+
+    Args:
+        argument: SQL for the value of an event.
+
+    >>> print(last("status"))
+    last(status)
+    """
     require_sql(argument, of="last", example='aggregates.last("status")')
     return Aggregate(fold=Last(), argument=argument, label=f"last({argument})", typed_by=f"last({argument})")
 

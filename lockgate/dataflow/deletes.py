@@ -1,4 +1,4 @@
-"""Rows that delete what stands under their key, marked by SQL of the author's (`deleted=` of a sink)."""
+"""Rows that delete what is stored under their key, marked by SQL of the user (`deleted=` of a sink)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DELETED = "__deleted"
 
 
 def mark_deleted(rows: DataFrame, condition: str | None) -> DataFrame:
-    """The rows with DELETED, while the names that the condition speaks of can be resolved; marked rows stay so."""
+    """The rows with DELETED, computed while the names in the condition can be resolved; marked rows keep the mark."""
     from pyspark.sql import functions as F
 
     if condition is None or DELETED in rows.columns:

@@ -1,26 +1,40 @@
-"""Durations as users write them: a `timedelta`, or text as in Spark (`"10 seconds"`, `"1 hour 30 minutes"`)."""
+"""Durations as users write them: a `timedelta`, or a text such as `"10 seconds"`, `"5m"` or `"1h30m"`."""
 
 from datetime import timedelta
 
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
-from lockgate.operators.durations import UNITS_US, read_duration
+from lockgate.operators.durations import ADVICE, UNITS_US, read_duration
 
 Duration = timedelta | str
 
 
 def as_duration(value: object, *, of: str, is_zero_allowed: bool = False) -> timedelta:
-    """The duration that was meant; `of` names the argument in the error.
+    """Return the duration that a user wrote.
 
-    >>> as_duration("1 minute 30 seconds", of="gap")
-    datetime.timedelta(seconds=90)
+    Args:
+        value: a `timedelta`, or a text as `operators.durations.read_duration` takes it.
+        of: the name of the argument in errors.
+        is_zero_allowed: whether no time at all is a meaningful answer.
+
+    Raises:
+        BadJob: the value is no duration, or it is too short.
+
+    >>> as_duration("1 minute 30 seconds", of="gap"), as_duration("90s", of="gap")
+    (datetime.timedelta(seconds=90), datetime.timedelta(seconds=90))
     """
-    duration = read_duration(value) if isinstance(value, str) else value
+    reason = ""
+    duration = value
+    if isinstance(value, str):
+        try:
+            duration = read_duration(value)
+        except ValueError as error:
+            reason = f": {error}"
     if not isinstance(duration, timedelta):
         raise BadJob(
-            f"{of} is not a duration: {value!r}",
+            f"{of} is not a duration: {value!r}{reason}",
             where=f"declared at {caller()}",
-            fix='write a timedelta or a text such as "10 seconds" (microseconds to weeks)',
+            fix=f"write {ADVICE}",
         )
     if duration < timedelta(0) or (duration == timedelta(0) and not is_zero_allowed):
         raise BadJob(

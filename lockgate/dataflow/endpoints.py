@@ -1,21 +1,24 @@
 """The contracts of sources and sinks, and the abilities that each declares.
 
-The planner derives a job's guarantee from these abilities alone, so an endpoint that claims more than it does breaks
-every promise made over it. `columns` needs no JVM; `read` and `write` are called by the run time only.
+The planner derives a job's guarantee from these abilities alone. So an endpoint that claims more than it does breaks
+every promise that builds on it. `columns` needs no JVM; only the run time calls `read` and `write`.
 
-Every source delivers, beside the columns of its value, hidden columns: they can be named in SQL, stay beside the row
-until an aggregate or a join ends it, and reach a sink only where a `select` names them. One of them, POSITION, says
-where the row came from; it orders the rows of a key and names the row in errors.
+Beside the columns of its value every source gives hidden columns. SQL can name them, they stay beside the row until an
+aggregate or a join ends it, and they reach a sink only if a `select` names them. One of them, POSITION, says where the
+row came from. It orders the rows of a key and names the row in errors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
+from lockgate.dataflow.locations import Files, Location
 from lockgate.dataflow.origin import Origin
+from lockgate.dataflow.relocation import Relocation
 from lockgate.dataflow.schema import Schema
 from lockgate.guarantees import Delivery
 
@@ -23,22 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 POSITION = "_position"
-"""Hidden column of every source: where a row came from; unique in a job, and ordered as the source is within a part."""
+"""Hidden column of every source: where a row came from. Unique in a job, and ordered as the source within a part."""
 
 POSITION_DDL = "STRUCT<source: STRING, part: STRING, at: BIGINT, child: ARRAY<INT>>"
-"""`child` tells the rows apart that one event was split into."""
+"""`child` distinguishes the rows that were made of one event."""
 
 PLACE = "__place"
-"""POSITION beside the rows of an output, for who wants it there: an author may have made a column of it."""
+"""POSITION beside the rows of an output, for sinks that want it: a user may have made a column of that name."""
 
 ORIGINAL = "__original"
-"""Hidden column of jobs with dead letters: what the source gave, as it was, so that a letter can hold it."""
+"""Hidden column of jobs with dead letters: what the source gave, unchanged, so that a dead letter can hold it."""
 
 ORIGINAL_DDL = (
     "STRUCT<key: BINARY, value: BINARY, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp: TIMESTAMP,"
     " attempts: INT>"
 )
-"""`attempts` counts how often it has been tried before."""
+"""`attempts` counts how often the event was tried before."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class SourceAbility:
 
     is_replayable: bool
     reason: str
-    can_skip_history: bool = False  # can a run begin with what comes next?
+    can_skip_history: bool = False  # can a run start with what comes next?
     is_acknowledged: bool = False  # if it cannot be replayed: does it send again what no complete epoch has held?
 
 
@@ -70,26 +73,26 @@ class SinkAbility:
 
 
 class Rejecting(Protocol):
-    """Who takes events that cannot be used."""
+    """Takes events that cannot be used."""
 
     def watch(self, frame: DataFrame, reason: Column, *, step: str, shown: Column) -> DataFrame:
-        """The rows without those for which there is a reason, which are put aside."""
+        """The rows without those for which there is a reason; these are put aside."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the run time tells a source when it opens it."""
+    """What the run time gives to a source when it opens it."""
 
     name: str
     job: str
     origin: Origin
     start: str  # "earliest", "latest" or an ISO-8601 time
     rows_per_epoch: int  # the most
-    rows_first: int | None = None  # of the first epoch, where the others are set while it runs; None: all are alike
-    is_real_time: bool = False  # then rows are not counted out to epochs
-    is_order_needed: bool = False  # does a step behind this source depend on the order of its rows?
+    rows_first: int | None = None  # of the first epoch, if later ones get their limit while the job runs
+    is_real_time: bool = False  # then no rows are counted for an epoch
+    is_order_needed: bool = False  # does a step after this source depend on the order of its rows?
     is_at_most_once: bool = False  # must no row come twice, whatever is lost?
-    rejects: Rejecting | None = None  # takes events that cannot be used; None where they stop the job
+    rejects: Rejecting | None = None  # takes events that cannot be used; without it they stop the job
     returned: DataFrame | None = None  # events that come once more, as `sources.returned` reads them
 
     @property
@@ -98,8 +101,21 @@ class Reading:
         return f"source {self.name!r}, declared at {self.origin}"
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """What an event of a source is made of, for code that makes events: proofs, and the harness of users' tests."""
+
+    value: str  # the columns of the value, as DDL
+    format: str  # how the value is written
+    key: str | None = None  # the columns of the key, as DDL
+    record: str | None = None
+    """The columns of a record, as DDL, if the source has `record` and `rows_of`; otherwise an event is its value."""
+    beside: tuple[str, ...] = ()
+    """Hidden columns for which a test can give values."""
+
+
 class Source(ABC):
-    """Where events come from."""
+    """A place that events come from."""
 
     @property
     @abstractmethod
@@ -109,7 +125,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def tasks(self) -> str:
-        """How many tasks read it, in words where only the outside knows: `one per partition of the topic`."""
+        """How many tasks read it, in words if only the source knows: `one per partition of the topic`."""
 
     @abstractmethod
     def columns(self, where: str) -> Schema:
@@ -117,10 +133,10 @@ class Source(ABC):
 
     @abstractmethod
     def hidden_columns(self) -> Sequence[str]:
-        """The columns that come along unasked, POSITION among them."""
+        """The columns that come without being declared, POSITION among them."""
 
-    def check(self, reading: Reading) -> None:  # noqa: B027 - most sources have nothing to look at
-        """Look at the outside before anything runs; raise with the cure where the source cannot be read."""
+    def check(self, reading: Reading) -> None:  # noqa: B027 - most sources have nothing to check
+        """Check the source before anything runs; raise with the fix if it cannot be read."""
 
     @abstractmethod
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
@@ -128,7 +144,7 @@ class Source(ABC):
 
     @property
     def has_bytes(self) -> bool:
-        """Does `read` tell what its rows were made of, and take events that come once more? Others' rows are typed."""
+        """Does `read` give what its rows were made of, and take events that come once more? Other rows are typed."""
         return False
 
     @property
@@ -138,7 +154,7 @@ class Source(ABC):
 
     @property
     def partitioned_by(self) -> frozenset[str]:
-        """The columns each of which alone decides, as Kafka's clients do, which part of the source holds a row."""
+        """The columns each of which alone decides, as in Kafka's clients, which part of the source holds a row."""
         return frozenset()
 
     @property
@@ -148,13 +164,61 @@ class Source(ABC):
 
     @property
     def places(self) -> frozenset[tuple[str, str]]:
-        """What is read, as (system, place) pairs, so that a job which feeds itself is found."""
+        """What is read, as (system, place) pairs, to find a job that reads what it writes."""
         return frozenset()
 
     @property
     def offsets_of(self) -> str:
-        """What an offset in a checkpoint is a place in, in words: with another one it would mean other events."""
+        """What an offset in a checkpoint is a place in, in words: in another place it would mean other events."""
         return type(self).__name__
+
+    @property
+    def location(self) -> Location | None:
+        """Where its events are, if other code can find them there."""
+        return None
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """What an event is made of; None if only the source itself can make its rows."""
+        return None
+
+    def record(
+        self, value: bytes | None, key: bytes | None, beside: Mapping[str, Any], *, number: int, now: datetime
+    ) -> dict[str, Any]:
+        """A record of the columns of `encoding.record`, the `number`th of its partition, for tests."""
+        raise NotImplementedError
+
+    def rows_of(self, records: DataFrame, reading: Reading) -> DataFrame:
+        """The rows of such records, as `read` gives them."""
+        raise NotImplementedError
+
+    def relocate(self, to: Relocation) -> Source:
+        """The same source over other systems. A class that does not define this method itself is refused."""
+        raise to.refusal(
+            f"reads a {type(self).__name__}, which a proof cannot put elsewhere",
+            fix="read the same columns by KafkaSource(...) or FileSource(...), and prove that job; a source of your own"
+            " needs a method `relocate`",
+        )
+
+    @property
+    def watched_files(self) -> Files | None:
+        """The files that Spark's own file source reads for it. The run notices if one of them changes."""
+        return None
+
+    @property
+    def endless(self) -> str | None:
+        """What never reports that everything is read, in words; None if a run can catch up with the source."""
+        return None
+
+    @property
+    def reported_as(self) -> tuple[str, ...]:
+        """What Spark's reports call it, the most exact text first; empty if Spark's name says little."""
+        return ()
+
+    @property
+    def extra(self) -> str | None:
+        """The extra of this package that it needs, as in `pip install 'lockgate[kafka]'`."""
+        return None
 
     def summary(self) -> tuple[str, ...]:
         """A few short lines for pictures of the graph."""
@@ -162,12 +226,12 @@ class Source(ABC):
 
 
 class Sink(ABC):
-    """Where results go."""
+    """A place that results go to."""
 
     @property
     @abstractmethod
     def ability(self) -> SinkAbility:
-        """What becomes of an epoch that is written twice?"""
+        """What happens to an epoch that is written twice?"""
 
     @abstractmethod
     def columns_needed(self) -> Sequence[str]:
@@ -178,7 +242,7 @@ class Sink(ABC):
         return ()
 
     def prepare(self, rows: DataFrame) -> DataFrame:
-        """The rows with hidden columns that the sink's own SQL makes, while the names of the rows can be resolved."""
+        """The rows with hidden columns from the sink's own SQL, computed while these names can be resolved."""
         return rows
 
     @abstractmethod
@@ -187,11 +251,11 @@ class Sink(ABC):
 
     @property
     def wants_place(self) -> bool:
-        """Does it take PLACE beside the columns of a row, where the row has one?"""
+        """Does it take PLACE beside the columns of a row, if the row has one?"""
         return False
 
     def untracked(self) -> Sink:
-        """The sink as an at-most-once job uses it: where the outside could send a row a second time, it does not."""
+        """The sink as an at-most-once job uses it: it asks no system to send a row a second time."""
         return self
 
     def execution(self, *, is_exact: bool) -> tuple[str, str]:
@@ -199,34 +263,34 @@ class Sink(ABC):
         return "Python", "the sink's own code takes the rows"
 
     def check_rows(self, rows: DataFrame, where: str) -> None:  # noqa: B027 - most sinks take any rows
-        """Look at the columns and types of what will come; raise with the cure where they cannot be written."""
+        """Check the columns and types of the rows to come; raise with the fix if they cannot be written."""
 
     def refusal(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
-        """Why the sink would not take a row, as a text that is null where it would; None where it takes all of them.
+        """Why the sink would refuse a row, as a text that is null if it takes the row; None if it takes all rows.
 
-        The rows are prepared, or are in a struct of this name. What is told here becomes a dead letter; whatever else a
-        system refuses stops the job.
+        The rows are prepared, or are in a struct of this name. A row with a reason becomes a dead letter. Anything else
+        that a system refuses stops the job.
         """
         return None
 
     def refusal_if_exact(self, rows: DataFrame, *, within: str | None, where: str) -> Column | None:
-        """The same for what is checked only if the output is declared end-to-end exactly-once."""
+        """The same for rules that hold only if the output is declared end-to-end exactly-once."""
         return None
 
-    def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to look at
-        """Look at the outside before anything runs; raise with the cure where the sink cannot work."""
+    def check(self, where: str) -> None:  # noqa: B027 - most sinks have nothing to check
+        """Check the sink's system before anything runs; raise with the fix if the sink cannot work."""
 
     def close(self) -> None:  # noqa: B027 - most sinks hold nothing open
-        """Let go of what `check` opened; called at the end of a run, and where it could not begin."""
+        """Close what `check` opened; called at the end of a run, and if it could not start."""
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:
-        """The columns that together decide, as Kafka's clients do, to which part of the sink a row goes."""
+        """The columns that together decide, as in Kafka's clients, to which part of the sink a row goes."""
         return ()
 
     @property
     def commits_at(self) -> frozenset[str]:
-        """The servers of the system in whose transactions the sink commits; empty where it has none."""
+        """The servers of the system in whose transactions the sink commits; empty if it has none."""
         return frozenset()
 
     @property
@@ -238,6 +302,33 @@ class Sink(ABC):
     def places(self) -> frozenset[tuple[str, str]]:
         """What is written, as (system, place) pairs."""
         return frozenset()
+
+    @property
+    def location(self) -> Location | None:
+        """Where its rows are, and how they are kept there; None if nothing could be read when the job is over."""
+        return None
+
+    def relocate(self, to: Relocation) -> Sink:
+        """The same sink into other systems. A class that does not define this method itself is refused."""
+        raise to.refusal(
+            f"writes into a {type(self).__name__}, which a proof cannot put elsewhere",
+            fix="write into a KafkaSink, FileSink, PostgresSink or SqliteSink, and prove that job; a sink of your own"
+            " needs a method `relocate`",
+        )
+
+    @property
+    def checks_rows_alone(self) -> bool:
+        """Does `check_rows` look at the rows alone, and not at the sink's system?"""
+        return False
+
+    @property
+    def extra(self) -> str | None:
+        """The extra of this package that it needs, as in `pip install 'lockgate[kafka]'`."""
+        return None
+
+    def task_modules(self, *, is_exact: bool) -> tuple[str, ...]:
+        """The modules that tasks import to write its rows, in transactions or not, besides those of every job."""
+        return ()
 
     def summary(self) -> tuple[str, ...]:
         """A few short lines for pictures of the graph."""

@@ -1,8 +1,8 @@
-"""The time of a stream: when a thing happened or when it came, and what becomes of records that come too late.
+"""The time of a stream: when something happened or when it was read, and what happens to records that come too late.
 
-The watermark of a stream is the greatest event time seen, less `lateness`; it says that nothing older is expected. Of
-several streams the least watermark counts. A record is late where the window it belongs to ended at or before the
-watermark: that window may have been emitted already.
+The watermark of a stream is the greatest event time so far, minus `lateness`: nothing older is expected. Of several
+streams the least watermark counts. A record is late if the window to which it belongs ended at or before the
+watermark: that window may have emitted its result already.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,17 @@ _ARRIVAL_IDLE = timedelta(seconds=1)
 
 
 class Late(Enum):
-    """What becomes of an event whose window has closed."""
+    """What happens to an event whose window has closed.
+
+    | member | the event |
+    |---|---|
+    | `DROP` | is dropped and counted |
+    | `LOG` | is dropped, counted and written to the log |
+    | `TO_SIDE_OUTPUT` | goes to the stream `.late` of the step |
+    | `CORRECT` | corrects the result, which is emitted again |
+
+    >>> timed = orders.event_time("at", lateness="10s", late=Late.CORRECT, allowed="1h")
+    """
 
     DROP = "drop"
     LOG = "log"
@@ -26,7 +36,7 @@ class Late(Enum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """Which column tells the time, how long stragglers are awaited, and what becomes of the later ones."""
+    """Which column has the time, how long the stream waits for late events, and what happens to later ones."""
 
     column: str
     lateness: timedelta
@@ -37,12 +47,12 @@ class EventTime:
 
     @property
     def is_arrival(self) -> bool:
-        """Is it the time at which events come, and not one that they carry?"""
+        """Is it the time at which events are read, and not one that they carry?"""
         return self.column == ARRIVED
 
 
 def arrival_time() -> EventTime:
-    """Processing time: the clock of the epoch, which goes on whether events come or not."""
+    """Processing time: the clock of the epoch, which continues whether events come or not."""
     return EventTime(
         column=ARRIVED, lateness=timedelta(0), late=Late.DROP, allowed=None, idle=_ARRIVAL_IDLE, max_ahead=None
     )

@@ -3,13 +3,15 @@
     forward      a row stays in the task that made it; nothing moves
     broadcast    every task of the next step gets every row
     by key       rows that agree in the key columns meet in one task
-    random       rows are dealt out evenly, one after the other
+    random       rows are distributed evenly, one after the other
 
-The planner chooses an exchange for every edge; an author may impose one with `.exchange(...)`.
+The planner chooses an exchange for every edge; a user may impose one with `.exchange(...)`.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+
+__all__ = ["broadcast", "by_key", "forward", "random"]
 
 
 class Strategy(Enum):
@@ -23,7 +25,7 @@ class Strategy(Enum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One strategy, with the key columns where it goes by key."""
+    """One strategy, with the key columns if it is by key."""
 
     strategy: Strategy
     keys: tuple[str, ...] = ()
@@ -33,20 +35,39 @@ class Exchange:
 
 
 def forward() -> Exchange:
-    """Rows stay in their task."""
+    """Keep every row in the task that made it.
+
+    >>> print(forward())
+    forward
+    """
     return Exchange(strategy=Strategy.FORWARD)
 
 
 def broadcast() -> Exchange:
-    """Every task of the next step gets every row."""
+    """Send every row to every task of the next step.
+
+    >>> print(broadcast())
+    broadcast
+    """
     return Exchange(strategy=Strategy.BROADCAST)
 
 
 def by_key(*names: str) -> Exchange:
-    """Rows that agree in the named columns meet in one task."""
+    """Send rows that agree in columns to the same task.
+
+    Args:
+        names: the columns.
+
+    >>> print(by_key("ip", "url"))
+    by key (ip, url)
+    """
     return Exchange(strategy=Strategy.BY_KEY, keys=names)
 
 
 def random() -> Exchange:
-    """Rows are dealt out evenly."""
+    """Deal the rows out evenly, one after the other.
+
+    >>> print(random())
+    random
+    """
     return Exchange(strategy=Strategy.RANDOM)

@@ -1,8 +1,8 @@
 """Fan-out: several functions over the same event, side by side, joined when its time is over.
 
-A result is worth little behind its deadline, and most of it is worth more than nothing. So a function that has not
-answered in time is left out, and so is one that fails: what is there goes on, marked as partial, or the event becomes a
-dead letter. What is in a result hangs on time, therefore a fan-out is never deterministic.
+A result is worth little after its deadline, and a part of it is worth more than nothing. So a function that fails, or
+has not answered in time, is missing in the result. The event continues with the other scores, marked as partial, or
+becomes a dead letter. What is in a result depends on time, so a fan-out is never deterministic.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lockgate.dataflow.steps import RowFunction, Step
 from lockgate.errors import BadJob
 
 IN_FLIGHT = 8
-"""Events of a task whose functions run at the same time, unless the author says otherwise."""
+"""Events of a task whose functions run at the same time, by default."""
 
 MARKS = "is_partial BOOLEAN, missing ARRAY<STRING>, why_missing ARRAY<STRING>"
-"""What stands beside the scores: whether some are missing, which, and why each of them is."""
+"""The columns beside the scores: whether some are missing, which ones, and why each of them is."""
 
 _TYPES = {float: "DOUBLE", int: "BIGINT", str: "STRING", bool: "BOOLEAN"}
-_SCORE = "DOUBLE"  # what a function gives that does not say it
+_SCORE = "DOUBLE"  # what a function without an annotation gives
 
 _EXAMPLE = (
     '.fan_out(deadline="20 milliseconds", schema="amount DOUBLE, place DOUBLE", amount=by_amount, place=by_place)'
@@ -37,7 +37,15 @@ _EXAMPLE = (
 
 
 class Partial(Enum):
-    """What becomes of an event of which some scores are missing."""
+    """What happens to an event if a fan-out lacks some of its values.
+
+    | member | the event |
+    |---|---|
+    | `PUBLISH` | goes on, with nulls, `is_partial`, `missing` and `why_missing` |
+    | `DEAD_LETTER` | becomes a dead letter |
+
+    >>> scored = orders.fan_out(deadline="20ms", score=lambda row: row.amount / 1000, partial=Partial.DEAD_LETTER)
+    """
 
     PUBLISH = "publish"
     DEAD_LETTER = "dead letter"
@@ -45,7 +53,7 @@ class Partial(Enum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FanOut(Step):
-    """Every event with its columns, the values that functions give for it in time, and which of these are missing."""
+    """Every event with its columns, the values that functions gave for it in time, and which of them are missing."""
 
     functions: Mapping[str, RowFunction]
     schema: str
@@ -67,7 +75,7 @@ def describe_fan_out(
     partial: Partial,
     in_flight: int,
 ) -> FanOut:
-    """The step that was asked for; refuses what cannot mean anything."""
+    """The described step; refuses what has no meaning."""
     origin = caller()
     where = f"declared at {origin}"
     if not functions or not all(map(callable, functions.values())):
@@ -99,12 +107,12 @@ def describe_fan_out(
 
 
 def _refuse_async(functions: Mapping[str, Any], where: str) -> None:
-    """Refuse what only makes a coroutine when it is called, which is no score."""
+    """Refuse a function that only makes a coroutine when it is called, which is no score."""
     for name, function in functions.items():
         forms = (function, type(function).__call__)
         if any(inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form) for form in forms):
             raise BadJob(
-                f"function {name!r} is async: a call of it gives a coroutine, which nobody waits for",
+                f"function {name!r} is async: a call of it gives a coroutine, for which nothing waits",
                 where=where,
                 fix=f"write it with def, and a client that waits for its answer: {name} has a thread of its own, and"
                 " the others do not wait for it",
@@ -131,11 +139,11 @@ def _type_of(name: str, function: Callable[..., Any], where: str) -> str:
 
 
 def _annotation(function: Callable[..., Any]) -> Any:
-    """What a function says that it returns; the text, where that means nothing."""
+    """The type that a function declares for its result; its text, if that names no type."""
     try:
         told = inspect.signature(function).return_annotation
     except (TypeError, ValueError):
-        return inspect.Signature.empty  # a function of C that does not say what it takes
+        return inspect.Signature.empty  # a function of C without a signature
     if not isinstance(told, str):
         return told
     while isinstance(function, functools.partial):
@@ -143,15 +151,15 @@ def _annotation(function: Callable[..., Any]) -> Any:
     code: Any = function if hasattr(function, "__globals__") else type(function).__call__
     alone = SimpleNamespace(
         __annotations__={"return": told}
-    )  # its parameters may name what is there for checkers alone
+    )  # its parameters may name types that exist for type checkers only
     try:
         return get_type_hints(alone, globalns=getattr(inspect.unwrap(code), "__globals__", {}))["return"]
-    except Exception:  # noqa: BLE001 - whatever the author wrote there is evaluated
+    except Exception:  # noqa: BLE001 - the annotation is the user's own code
         return told
 
 
 def _check_scores(scores: Schema, functions: Mapping[str, Any], where: str) -> None:
-    """Refuse a schema that is not that of the functions."""
+    """Refuse a schema that does not fit the functions."""
     without_type = [name for name in functions if name not in scores.names]
     without_function = [name for name in scores.names if name not in functions]
     if without_type or without_function:
@@ -169,7 +177,7 @@ def _check_scores(scores: Schema, functions: Mapping[str, Any], where: str) -> N
         raise BadJob(
             f"{', '.join(strict)} is NOT NULL, and a score that is missing is null",
             where=where,
-            fix="leave NOT NULL away; partial=Partial.DEAD_LETTER lets no event pass of which a score is missing",
+            fix="remove NOT NULL; with partial=Partial.DEAD_LETTER no event with a missing score passes",
         )
     taken = [name for name in scores.names if name.lower() in parse_ddl(MARKS, where).names]
     if taken:

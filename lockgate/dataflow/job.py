@@ -1,6 +1,6 @@
 """Job: a name, a declared guarantee, and the outputs that make the graph.
 
-A job is a noun: it says what is asked. The verbs `plan`, `explain` and `run` take one.
+A job is a noun: it describes. The verbs `plan`, `explain` and `run` take one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.endpoints import Sink
@@ -23,13 +24,31 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def is_job_name(name: object) -> bool:
-    """Can a job, and all that is named after it, be called so?"""
+    """Can a job, and everything that is named after it, have this name?"""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
+@explain_wrong_calls('Job("orders", output, guarantee=Guarantee.AT_LEAST_ONCE), or another guarantee: none is assumed')
 @dataclass(frozen=True, init=False, eq=False)
 class Job:
-    """What is to run, and what it promises."""
+    """What runs, and what it promises.
+
+    Args:
+        name: the name of the job. Its checkpoint, ledger and transactions have it too.
+        outputs: streams that end in a sink, made with `.to(...)`.
+        guarantee: what the job promises. There is no default.
+        epoch: how often results become visible.
+        mode: micro-batch or real-time.
+        tracking: `acks(...)`, to try events again one by one.
+        dead_letters: a sink, or `DeadLetters(...)`, for events that cannot be used. Without it they stop the job.
+
+    Raises:
+        BadJob: an argument cannot be valid.
+
+    >>> job = Job("orders", orders.to("out", FileSink("out")), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, epoch="10s")
+    >>> plan(job).reached.label
+    'end-to-end exactly-once'
+    """
 
     name: str
     outputs: tuple[Output, ...]

@@ -1,7 +1,7 @@
 """The user's own line, kept with everything that the user declares.
 
-Errors about a job name the line that the author can change, never a line inside Lockgate. Frames of this package are
-skipped, so the origin stays right however deep the builder calls are nested.
+Errors about a job name a line that the user can change, never a line inside Lockgate. Frames of this package are
+skipped, so the origin is right however deep the calls of the builder are nested.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# With its separator: the author's own folder may be called lockgate-jobs.
+# With its separator: the user's own folder may be called lockgate-jobs.
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
@@ -27,7 +27,7 @@ class Origin:
 def caller() -> Origin:
     """The innermost line outside of Lockgate that led to this call."""
     frame = sys._getframe(1)
-    # Generated dataclass constructors have the file name <string>: they are ours too.
+    # Generated dataclass constructors have the file name <string>: they belong to this package too.
     while frame.f_back is not None and (
         frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename == "<string>"
     ):

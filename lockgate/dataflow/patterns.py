@@ -2,13 +2,13 @@
 
     pattern.begin("hot", "temperature > 60").then("smoke", "smoke = true").within(timedelta(minutes=10))
 
-A pattern is a row of stages, each with a name and a SQL condition; each call returns a new pattern. What the stages
-mean, event by event, is written down in `lockgate.operators.pattern`. A match carries the key columns, `match_start`,
-`match_end` and a column for every stage that is not negated: the event that it took, or the list of them where it has
+A pattern is a sequence of stages, each with a name and a SQL condition; each call returns a new pattern. The module
+`lockgate.operators.pattern` says what the stages mean, event by event. A match has the key columns, `match_start`,
+`match_end` and a column for every stage that is not negated: the event that it took, or the list of them with
 `.times(...)`.
 
-A partial match is kept until it is complete or its time is over. So a pattern needs `.within(...)`, unless it says of
-every event that it has to be the very next: then there is never anything to wait for.
+A partial match is kept until it is complete or its time is over. So a pattern needs `.within(...)`, unless every stage
+takes the very next event: then there is never anything to wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
 from lockgate.operators.pattern import Skip, Stage
 
-__all__ = ["Pattern", "Skip", "Stage", "begin", "checked"]
+__all__ = ["Pattern", "Skip", "begin"]
 
 STAGES_MAX = 62
 """The stages that an event fits travel as the bits of one BIGINT."""
@@ -33,7 +33,11 @@ _TAKEN = ("match_start", "match_end", "reached")
 
 @dataclass(frozen=True)
 class Pattern:
-    """Stages in order, with a condition each, a bound in time, and what follows a match."""
+    """Stages in order, with a condition each, a bound in time, and how the search continues after a match.
+
+    >>> print(begin("hot", "temperature > 60").then("smoke", "smoke").within("10m"))
+    hot, then smoke, within 10 minutes
+    """
 
     stages: tuple[Stage, ...]
     conditions: tuple[str, ...]
@@ -41,15 +45,39 @@ class Pattern:
     skip: Skip = Skip.PAST_LAST
 
     def then(self, name: str, condition: str) -> Pattern:
-        """Followed by such an event; others in between are skipped."""
+        """Add a stage: such an event comes later; other events can come in between.
+
+        Args:
+            name: the column of the match that holds the event.
+            condition: SQL.
+
+        >>> print(begin("hot", "temperature > 60").then("smoke", "smoke"))
+        hot, then smoke
+        """
         return self._with(Stage(name), condition)
 
     def next(self, name: str, condition: str) -> Pattern:
-        """Followed by such an event at once: the very next one of the key."""
+        """Add a stage: the very next event of the key is such an event.
+
+        Args:
+            name: the column of the match that holds the event.
+            condition: SQL.
+
+        >>> print(begin("hot", "temperature > 60").next("hotter", "temperature > 80"))
+        hot, next hotter
+        """
         return self._with(Stage(name, is_strict=True), condition)
 
     def not_followed_by(self, name: str, condition: str) -> Pattern:
-        """No such event until the next stage is reached; as last stage, until the time is over."""
+        """Add a stage: no such event comes before the next stage; as the last stage, before the time is over.
+
+        Args:
+            name: what plans and errors call this stage.
+            condition: SQL.
+
+        >>> print(begin("order", "kind = 'order'").not_followed_by("payment", "kind = 'payment'").within("1h"))
+        order, not payment, within 1 hour
+        """
         _require(
             any(not stage.is_optional for stage in self.stages),
             what=f"nothing has to come before {name!r}, so there is no event that it could not follow",
@@ -58,7 +86,15 @@ class Pattern:
         return self._with(Stage(name, is_negated=True), condition)
 
     def times(self, at_least: int, at_most: int | None = None) -> Pattern:
-        """The last stage takes this many events, or from one number to another; a match shows them as a list."""
+        """Let the last stage take several events. A match shows them as a list.
+
+        Args:
+            at_least: how many events the stage takes.
+            at_most: the greatest number, if it can take more.
+
+        >>> print(begin("failed", "not ok").times(3).next("passed", "ok"))
+        failed 3 times, next passed
+        """
         most = at_least if at_most is None else at_most
         _require(
             all(isinstance(number, int) and not isinstance(number, bool) for number in (at_least, most))
@@ -69,15 +105,32 @@ class Pattern:
         return self._ending(replace(self._last("times"), is_repeated=True, at_least=at_least, at_most=most))
 
     def optional(self) -> Pattern:
-        """The last stage may be left out."""
+        """Let the last stage be absent from a match.
+
+        >>> print(begin("order", "n = 1").then("note", "n = 2").optional().then("paid", "n = 3"))
+        order, then note (optional), then paid
+        """
         return self._ending(replace(self._last("optional"), is_optional=True))
 
     def within(self, bound: Duration) -> Pattern:
-        """From the first event of a match to its last, both ends included."""
+        """Bound the time from the first event of a match to its last, both included.
+
+        Args:
+            bound: how long.
+
+        >>> print(begin("hot", "temperature > 60").then("smoke", "smoke").within("10m"))
+        hot, then smoke, within 10 minutes
+        """
         return replace(self, bound=as_duration(bound, of="the bound of a pattern"))
 
     def after_match(self, skip: Skip) -> Pattern:
-        """Where the search goes on after a match: behind its last event (so it is until said), or its first."""
+        """Say where the search continues after a match.
+
+        Args:
+            skip: `Skip.PAST_LAST`, after the last event of the match (the default), or `Skip.TO_NEXT`, after its first.
+
+        >>> overlapping = begin("up", "delta > 0").next("down", "delta < 0").after_match(Skip.TO_NEXT)
+        """
         _require(
             isinstance(skip, Skip),
             what=f"after_match takes a Skip, not {skip!r}",
@@ -87,7 +140,11 @@ class Pattern:
 
     @property
     def fits(self) -> str:
-        """SQL for the stages that an event fits, as bits; a condition that is null does not hold."""
+        """SQL for the stages that an event fits, as bits. A condition that is null does not hold.
+
+        >>> begin("hot", "temperature > 60").then("smoke", "smoke").fits
+        'if(temperature > 60, 1L, 0L) + if(smoke, 2L, 0L)'
+        """
         return " + ".join(f"if({sql}, {1 << number}L, 0L)" for number, sql in enumerate(self.conditions))
 
     def __str__(self) -> str:
@@ -125,7 +182,7 @@ class Pattern:
         _require(
             not last.is_negated,
             what=f"stage {last.name!r} is an event that must not come: .{call}(...) says nothing of it",
-            fix=f"put .{call}(...) right behind the stage that it is about",
+            fix=f"put .{call}(...) directly after the stage that it is about",
         )
         return last
 
@@ -134,12 +191,19 @@ class Pattern:
 
 
 def begin(name: str, condition: str) -> Pattern:
-    """A pattern that begins with an event for which a SQL condition holds."""
+    """Make a pattern of one stage.
+
+    Args:
+        name: the column of the match that holds the event.
+        condition: SQL.
+
+    >>> hot = begin("hot", "temperature > 60")
+    """
     return Pattern(stages=(), conditions=())._with(Stage(name), condition)
 
 
 def checked(pattern: object) -> Pattern:
-    """The pattern, if it is whole: can it match, and is there an end to what it waits for?"""
+    """The pattern, if it is complete: can it match, and does its waiting end?"""
     _require(
         isinstance(pattern, Pattern) and bool(pattern.stages),
         what=f"detect takes a pattern, not {pattern!r}",
@@ -150,29 +214,29 @@ def checked(pattern: object) -> Pattern:
     _require(
         not last.is_optional,
         what=f"the pattern ends in {last.name!r}, which is optional: it would have matched before",
-        fix="leave that stage away, or let one follow that has to come",
+        fix="remove that stage, or add one after it that must come",
     )
     _require(
         last.at_least == last.at_most,
         what=f"the pattern ends in {last.name!r}, {last.at_least} to {last.at_most} times: it matches when "
         f"{last.at_least} have come, and takes no more",
-        fix=f"write .times({last.at_least}), or let a stage follow that ends the match",
+        fix=f"write .times({last.at_least}), or add a stage that ends the match",
     )
     _require(
         pattern.bound is not None or not last.is_negated,
         what=f"the pattern ends with no {last.name!r}, but does not say for how long",
-        fix='say until when it must not have come: .within("10 minutes")',
+        fix='say for how long it must not come: .within("10 minutes")',
     )
     _require(
         pattern.bound is not None or not _waits(pattern.stages),
-        what="the pattern skips events and has no bound in time: its partial matches would be kept for ever",
+        what="the pattern skips events and has no bound in time: its partial matches would be kept forever",
         fix='add .within("10 minutes"), or use .next(...) for every stage',
     )
     return pattern
 
 
 def _waits(stages: tuple[Stage, ...]) -> bool:
-    """May events be skipped while a match is under way?"""
+    """May events be skipped during a match?"""
     return stages[0].at_most > 1 or any(not stage.is_strict and not stage.is_negated for stage in stages[1:])
 
 

@@ -1,7 +1,7 @@
-"""The same job with some of its parts exchanged: other endpoints, another name, another guarantee.
+"""The same job with some of its parts replaced: other endpoints, another name, another guarantee.
 
-Only what is asked for is replaced. Steps, functions and schemas are the author's own, and a step that two branches
-share stays one step, with one state.
+Only the requested parts are replaced. Steps, functions and schemas stay those of the user, and a step that two branches
+share stays one step with one state.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def rebuild(
     """The job under another name, with other steps in place of some of its own.
 
     Args:
-        exchange: gives what stands in the place of a step, which may be the step itself; its inputs are looked after.
+        exchange: gives the replacement of a step, which may be the step itself; its inputs are replaced before.
         letters: gives the sink of dead letters.
-        guarantee: the job's, where it is another one.
-        mode: the job's, where it is another one.
-        keeps_tracking: does it track events as the author says, and not by checkpoint alone?
+        guarantee: the job's, if it changes.
+        mode: the job's, if it changes.
+        keeps_tracking: does it track events as the user declares, and not by checkpoint alone?
     """
     made: dict[int, Step] = {}
 

@@ -1,7 +1,7 @@
 """Columns and their types, read from a Spark DDL string without a JVM.
 
 The planner needs names (to find a column that does not exist) and a few types (to know which bytes a key has). What it
-cannot know, after `.transform` say, is `None`: then Spark's analyser checks, still before anything runs.
+cannot know, for example after `.transform`, is `None`. Then Spark's analyser checks it, still before anything runs.
 """
 
 import re
@@ -19,7 +19,7 @@ _FIELD = re.compile(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its type as Spark writes it (None where unknown), and whether it may be null."""
+    """A column: its name, its type as Spark writes it (None if unknown), and whether it may be null."""
 
     name: str
     type: str | None = None
@@ -52,7 +52,7 @@ def quote(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def parse_ddl(ddl: str, where: str) -> Schema:
-    """The schema that a DDL string means.
+    """The schema of a DDL string.
 
     >>> parse_ddl("ip STRING, at TIMESTAMP NOT NULL", where="").names
     ('ip', 'at')
@@ -86,7 +86,7 @@ def parse_ddl(ddl: str, where: str) -> Schema:
 
 
 def _quoted(ddl: str) -> str:
-    """The same DDL with every name in backquotes: Spark takes `check INT` and `ip: STRING`, where sqlglot would not."""
+    """The same DDL with every name in backquotes: Spark takes `check INT` and `ip: STRING`, but sqlglot would not."""
     fields, depth, begin = [], 0, 0
     for piece in re.finditer(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[<>(),]", ddl):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(piece.group(), 0)

@@ -1,4 +1,4 @@
-"""Keyed state, as an author declares it: a class with states, a schema and a function of an event.
+"""Keyed state, as a user declares it: a class with states, a schema and a function of an event.
 
     class Bubbles(StatefulFunction):
         schema = "team STRING, bubbles BIGINT"
@@ -8,8 +8,8 @@
             self.total.set((self.total.get() or 0) + 1)
             yield {"team": row.team, "bubbles": self.total.get()}
 
-What cannot mean anything is refused where it is written: a state at its own line, a class where it is given to
-`.process`. Nothing is checked when the class is made, because workers make it again, piece by piece.
+What has no meaning is refused at the line that wrote it: a state at its own line, a class at its `.process`. Nothing is
+checked when the class is created, because workers create it again, piece by piece.
 """
 
 from __future__ import annotations
@@ -42,19 +42,56 @@ _OWN_NAMES = frozenset(name for name in dir(StatefulFunction) if not name.starts
 
 
 def value(type: str, *, ttl: Duration | None = None) -> ValueState:
-    """One value for each key, forgotten when it has not been set for `ttl`."""
+    """Declare a state that holds one value for each key.
+
+    Args:
+        type: the type of the value, as Spark writes it.
+        ttl: forget the value when it was not set for this long.
+
+    >>> class Count(StatefulFunction):
+    ...     schema = "n BIGINT"
+    ...     n = value("BIGINT", ttl="1d")
+    ...     def process(self, row, context):
+    ...         self.n.set((self.n.get() or 0) + 1)
+    ...         yield (self.n.get(),)
+    """
     where = f"declared at {caller()}"
     return ValueState(_type(type, where), _ttl_us(ttl), where)
 
 
 def list_of(type: str, *, ttl: Duration | None = None) -> ListState:
-    """A list for each key; an element is forgotten `ttl` after it was added."""
+    """Declare a state that holds a list for each key.
+
+    Args:
+        type: the type of an element, as Spark writes it.
+        ttl: forget an element this long after it was added.
+
+    >>> class Recent(StatefulFunction):
+    ...     schema = "amounts ARRAY<DOUBLE>"
+    ...     amounts = list_of("DOUBLE", ttl="5m")
+    ...     def process(self, row, context):
+    ...         self.amounts.append(row.amount)
+    ...         yield (self.amounts.get(),)
+    """
     where = f"declared at {caller()}"
     return ListState(_type(type, where), _ttl_us(ttl), where)
 
 
 def map_of(key_type: str, type: str, *, ttl: Duration | None = None) -> MapState:
-    """A map for each key; what is under a key of the map is forgotten when it has not been set for `ttl`."""
+    """Declare a state that holds a map for each key.
+
+    Args:
+        key_type: the type of the map's keys, as Spark writes it.
+        type: the type of its values.
+        ttl: forget an entry when it was not set for this long.
+
+    >>> class PerUrl(StatefulFunction):
+    ...     schema = "url STRING, n BIGINT"
+    ...     counts = map_of("STRING", "BIGINT", ttl="1d")
+    ...     def process(self, row, context):
+    ...         self.counts.set(row.url, self.counts.get(row.url, 0) + 1)
+    ...         yield row.url, self.counts.get(row.url)
+    """
     where = f"declared at {caller()}"
     key = _type(key_type, where)
     if key.inner:
@@ -63,7 +100,7 @@ def map_of(key_type: str, type: str, *, ttl: Duration | None = None) -> MapState
 
 
 def check_function(function: object) -> Schema:
-    """What a stateful function gives; refused, with the author's line, where it cannot run."""
+    """What a stateful function gives; refused, with the user's line, if it cannot run."""
     where = f"declared at {caller()}"
     if not isinstance(function, StatefulFunction):
         made = " The class was given: call it." if isinstance(function, type) else ""
@@ -79,7 +116,7 @@ def check_function(function: object) -> Schema:
 
 
 def check_travels(function: object, where: str) -> None:
-    """Refuse what the author wrote where it cannot be sent to workers, because of what it holds."""
+    """Refuse code of the user that cannot be sent to workers, because of what it holds."""
     from pyspark import cloudpickle
 
     try:

@@ -1,7 +1,7 @@
 """The steps of a dataflow: one frozen description each, linked to the steps that feed it.
 
-Steps hold names, SQL text or functions, never a live `Column`. They are compared by identity: two steps that read
-alike are still two steps, with state of their own. Users do not make steps, `Stream` does.
+Steps hold names, SQL text or functions, never a live `Column`. They are compared by identity: two steps that look the
+same are still two steps, each with its own state. Users do not make steps, `Stream` does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import Sink, Source
 from lockgate.dataflow.eventtime import EventTime
 from lockgate.dataflow.exchange import Exchange
+from lockgate.dataflow.joinkind import JoinKind
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.patterns import Pattern
 from lockgate.dataflow.windows import Trigger, Window
@@ -23,12 +24,12 @@ from lockgate.operators.process import StatefulFunction
 
 RowFunction = Callable[..., Any]
 Aggregates = Mapping[str, str | Aggregate]
-"""By the name of the column that each gives: SQL, or one that SQL has not."""
+"""By the name of the column that each gives: SQL, or an aggregate that SQL does not have."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Step:
-    """A node of the graph; `name` is None until the planner names it, unless the author did."""
+    """A node of the graph; `name` is None until the planner names it, unless the user did."""
 
     inputs: tuple[Step, ...]
     origin: Origin
@@ -78,7 +79,7 @@ class FlatMap(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Transform(Step):
-    """Whatever a function of the author's does to the DataFrame."""
+    """The result of a user's function over the DataFrame."""
 
     function: RowFunction
     is_deterministic: bool
@@ -103,7 +104,7 @@ class Join(Step):
 
     on: tuple[str, ...]
     within: timedelta | None
-    how: str
+    how: JoinKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -111,19 +112,19 @@ class TableJoin(Step):
     """Every event with the rows of a table that agree with it in columns."""
 
     on: tuple[str, ...]
-    how: str
+    how: JoinKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Timed(Step):
-    """The same events, with a column that tells their time."""
+    """The same events, with a column that has their time."""
 
     time: EventTime
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Exchanged(Step):
-    """The same events, dealt out to tasks in a way that the author imposes."""
+    """The same events, distributed over tasks as the user says."""
 
     exchange: Exchange | None
     tasks: int | None
@@ -139,7 +140,7 @@ class Keyed(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rolling(Keyed):
-    """Every event, with aggregates over its key as of that event."""
+    """Every event, with aggregates over its key up to and including that event."""
 
     aggregates: Aggregates
 
@@ -173,7 +174,7 @@ class Process(Keyed):
     """What a function with state makes of the events of a key."""
 
     function: StatefulFunction
-    initial: str | None  # a file of states to begin with
+    initial: str | None  # a file of states to start with
     is_deterministic: bool
 
 
@@ -191,7 +192,7 @@ class LateEvents(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TimedOut(Step):
-    """The beginnings of matches, of the step before, whose time has passed."""
+    """The partial matches of the step before whose time is over."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

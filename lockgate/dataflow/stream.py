@@ -1,9 +1,11 @@
-"""Streams: how an author writes down a dataflow.
+"""Streams: how a user describes a dataflow.
 
-Each call returns a new value and nothing runs. A `Stream` is a handle on the step that was described last; the graph
-is what can be reached from a job's outputs.
+Each call returns a new value and nothing runs. A `Stream` refers to the step that was described last; the graph is
+everything that a job's outputs depend on.
 
     stream(name, source) -> Stream -> key_by -> KeyedStream -> window -> WindowedStream -> aggregate -> Stream -> to
+
+This is one story, although it is long: every method has its arguments and a runnable example in its docstring.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.aggregates import Aggregate
+from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.endpoints import Sink, Source
 from lockgate.dataflow.eventtime import EventTime, Late, arrival_time
 from lockgate.dataflow.exchange import Exchange
 from lockgate.dataflow.fanout import IN_FLIGHT, Partial, describe_fan_out
+from lockgate.dataflow.joinkind import JoinKind
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.patterns import Pattern, checked
+from lockgate.dataflow.slips import explain_missing
 from lockgate.dataflow.state import StatefulFunction, check_function
 from lockgate.dataflow.steps import (
     Aggregates,
@@ -59,7 +64,17 @@ if TYPE_CHECKING:
 
 
 def stream(name: str, source: Source) -> Stream:
-    """The events of a source, under a name that state, metrics and errors refer to."""
+    """Read the events of a source.
+
+    Args:
+        name: what state, metrics, plans and errors call this source.
+        source: where the events come from.
+
+    Raises:
+        BadJob: the name is empty, or the source is not one.
+
+    >>> lines = stream("lines", SocketSource(host="localhost", port=9999))
+    """
     _require(
         isinstance(name, str) and bool(name), what=f"a source needs a name, not {name!r}", fix='stream("orders", ...)'
     )
@@ -73,14 +88,31 @@ def stream(name: str, source: Source) -> Stream:
 
 @dataclass(frozen=True)
 class Stream:
-    """Events, one at a time."""
+    """Events, one at a time. `stream(...)` makes the first one; each step returns a new one.
+
+    >>> large = orders.where("amount > 100").select("id", "amount", cents="amount * 100")
+    >>> output = large.to("large", MemorySink())
+    """
 
     step: Step
+
+    if not TYPE_CHECKING:  # a type checker refuses what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise explain_missing(type(self), name)
 
     # One event at a time
 
     def where(self, condition: str | RowFunction, *, deterministic: bool = True) -> Stream:
-        """The events for which a SQL condition, or a function of the row, holds."""
+        """Keep the events for which a condition holds. `.filter` is the same.
+
+        Args:
+            condition: SQL, or a function of a row. An event is dropped if the condition is false or null.
+            deterministic: False if the function can answer differently for the same row.
+
+        >>> large = orders.where("amount > 100")
+        >>> same = orders.filter(lambda row: row.amount is not None and row.amount > 100)
+        """
         _require(
             callable(condition) or (isinstance(condition, str) and bool(condition.strip())),
             what=f"a condition is SQL or a function of a row, not {condition!r}",
@@ -93,7 +125,14 @@ class Stream:
     filter = where
 
     def select(self, *names: str, **expressions: str) -> Stream:
-        """Some columns by name, and new ones from SQL: `.select("ip", host="lower(host)")`."""
+        """Keep some columns, and compute new ones.
+
+        Args:
+            names: columns to keep.
+            expressions: new columns, as SQL.
+
+        >>> small = orders.select("ip", "at", cents="amount * 100")
+        """
         _require(
             bool(names or expressions) and all(isinstance(text, str) for text in (*names, *expressions.values())),
             what="a select holds column names and SQL text, at least one",
@@ -107,7 +146,15 @@ class Stream:
         )
 
     def map(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
-        """One row out for every row in: `function(Row) -> dict | tuple` with the columns of `schema`."""
+        """Make one row of every row.
+
+        Args:
+            function: takes a Row; returns a dict or a tuple with the columns of `schema`.
+            schema: the columns of the result, as Spark DDL. They replace the columns of the event.
+            deterministic: False if the function can return something else for the same row.
+
+        >>> taxed = orders.map(lambda row: {"id": row.id, "total": row.amount * 1.2}, "id BIGINT, total DOUBLE")
+        """
         _require_function(function, schema, step="map")
         return Stream(
             step=Map(
@@ -116,7 +163,15 @@ class Stream:
         )
 
     def flat_map(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
-        """Any number of rows out for every row in: `function(Row) -> iterable of dict | tuple`."""
+        """Make any number of rows of every row.
+
+        Args:
+            function: takes a Row; returns an iterable of dicts or tuples with the columns of `schema`.
+            schema: the columns of the result, as Spark DDL. They replace the columns of the event.
+            deterministic: False if the function can return something else for the same row.
+
+        >>> words = clicks.flat_map(lambda row: [(part,) for part in row.url.split("/")], "part STRING")
+        """
         _require_function(function, schema, step="flat_map")
         return Stream(
             step=FlatMap(
@@ -125,7 +180,14 @@ class Stream:
         )
 
     def transform(self, function: Callable[[DataFrame], DataFrame], *, deterministic: bool = True) -> Stream:
-        """Whatever `function` does to the DataFrame; the planner cannot look inside and assumes the weakest."""
+        """Apply a function to the DataFrame. The planner cannot look inside and assumes the weakest.
+
+        Args:
+            function: takes a streaming DataFrame and returns one.
+            deterministic: False if the result can be another one for the same rows.
+
+        >>> upper = orders.transform(lambda frame: frame.withColumnRenamed("ip", "host"))
+        """
         _require(callable(function), what="transform takes a function of a DataFrame", fix=".transform(lambda df: ...)")
         return Stream(
             step=Transform(inputs=(self.step,), origin=caller(), function=function, is_deterministic=deterministic)
@@ -133,8 +195,17 @@ class Stream:
 
     # Several streams
 
+    @explain_wrong_calls('.split(small="amount < 10", large="amount >= 10")')
     def split(self, **conditions: str) -> Mapping[str, Stream]:
-        """Named parts; an event goes to every part whose condition holds."""
+        """Make named parts of a stream. An event goes to every part whose condition holds.
+
+        Args:
+            conditions: SQL for each part.
+
+        >>> parts = orders.split(small="amount < 10", large="amount >= 10")
+        >>> sorted(parts)
+        ['large', 'small']
+        """
         _require(
             bool(conditions) and all(isinstance(condition, str) for condition in conditions.values()),
             what="a split needs at least one part, each with a SQL condition",
@@ -149,7 +220,13 @@ class Stream:
         )
 
     def merge(self, *others: Stream) -> Stream:
-        """The events of this stream and others; they must have the same columns."""
+        """Put the events of several streams into one. All must have the same columns.
+
+        Args:
+            others: the other streams.
+
+        >>> every = orders.where("amount < 10").merge(orders.where("amount > 1000"))
+        """
         _require(
             bool(others) and all(isinstance(other, Stream) for other in others),
             what="merge takes at least one other stream",
@@ -157,18 +234,30 @@ class Stream:
         )
         return Stream(step=Merge(inputs=(self.step, *(other.step for other in others)), origin=caller()))
 
+    @explain_wrong_calls('.join(other, on="order_id", within="10 minutes")')
     def join(
         self,
         other: Stream | Table,
         *,
         on: str | tuple[str, ...] | list[str],
         within: Duration | None = None,
-        how: str = "inner",
+        how: JoinKind | str = JoinKind.INNER,
         name: str | None = None,
     ) -> Stream:
-        """Pairs of events that agree in `on` and whose event times are at most `within` apart.
+        """Pair the events of two streams, or give each event the matching rows of a table.
 
-        With a table every event meets the rows of it that agree in `on`, and there is no `within`.
+        Args:
+            other: a stream, or a table.
+            on: the column, or columns, in which a pair agrees. Both sides have them.
+            within: how far apart the event times of a pair can be. A join with a table has no such bound.
+            how: a JoinKind or its text.
+            name: what state, metrics, plans and errors call this step.
+
+        Raises:
+            BadJob: an argument cannot be valid. The planner raises it if a column or the event time is missing.
+
+        >>> visits = clicks.event_time("seen", lateness="10s")
+        >>> pairs = orders.event_time("at", lateness="10s").join(visits, on="ip", within="5m", how=JoinKind.LEFT)
         """
         _require(
             isinstance(other, Stream | Table),
@@ -181,11 +270,17 @@ class Stream:
             what=f"on= takes the names of columns that both sides have, at least one, not {on!r}",
             fix='a.join(b, on="order_id", within="10 minutes")',
         )
+        _require(
+            how in [*JoinKind],
+            what=f"how={how!r} is not a join",
+            fix=f"how= one of {', '.join(JoinKind)}",
+        )
+        how = JoinKind(how)
         if isinstance(other, Table):
             _require(
                 within is None,
                 what="within= bounds a join in time, and the rows of a table have none",
-                fix="leave within= away",
+                fix="remove within=",
             )
             return Stream(step=TableJoin(inputs=(self.step, other.step), origin=caller(), name=name, on=keys, how=how))
         return Stream(
@@ -199,6 +294,7 @@ class Stream:
             )
         )
 
+    @explain_wrong_calls('.fan_out(deadline="20 ms", score=score)')
     def fan_out(
         self,
         *,
@@ -208,17 +304,22 @@ class Stream:
         in_flight: int = IN_FLIGHT,
         **functions: RowFunction,
     ) -> Stream:
-        """Every event with what several functions say of it, side by side: `function(Row) -> value`.
+        """Ask several functions about every event, side by side, and wait until a deadline.
 
-        Results carry the event's columns, one column for each function, null where it is missing, and `is_partial`,
-        `missing` (names) and `why_missing` (reasons, in the same order).
+        Results carry the event's columns, one column for each function (null if it is missing), and `is_partial`,
+        `missing` (names) and `why_missing` (reasons, in the same order). docs/FAN_OUT.md.
 
         Args:
-            deadline: how long the functions may take for an event, from the moment at which its task gives it to them.
-            schema: the columns that the functions give, named as they are: `"amount DOUBLE, place DOUBLE"`. Without it
-                a function says what it gives by its annotation (`-> int`), and one without gives a DOUBLE.
-            partial: what becomes of an event for which a function is too slow, raises, or gives what its type is not.
+            deadline: how long the functions can take for an event, from the moment at which its task gives it to them.
+            schema: the columns that the functions return, named after them: `"amount DOUBLE, place DOUBLE"`. By default
+                the annotation of a function decides (`-> int`), and it is DOUBLE if there is none.
+            partial: what happens to an event for which a function is late, raises or returns another type.
             in_flight: how many events of a task the functions work on at the same time.
+            functions: each takes a Row and returns the value of the column with its name.
+
+        >>> def by_amount(row) -> float:
+        ...     return min(1.0, row.amount / 1000)
+        >>> scored = orders.fan_out(deadline="20ms", by_amount=by_amount, partial=Partial.DEAD_LETTER)
         """
         step = describe_fan_out(
             self.step, functions, deadline=deadline, schema=schema, partial=partial, in_flight=in_flight
@@ -227,6 +328,7 @@ class Stream:
 
     # Time
 
+    @explain_wrong_calls('.event_time("at", lateness="10 seconds")')
     def event_time(
         self,
         column: str,
@@ -237,13 +339,21 @@ class Stream:
         idle: Duration | None = None,
         max_ahead: Duration | None = None,
     ) -> Stream:
-        """Tell the time by a column, and wait `lateness` for stragglers.
+        """Use a column as the time of events, and wait for late ones. docs/TIME.md.
 
         Args:
-            late: what becomes of events that come after that.
+            column: a TIMESTAMP column.
+            lateness: how long to wait for events that are behind. The watermark is the greatest time minus this.
+            late: what happens to events that come even later.
             allowed: how long results are corrected, with `late=Late.CORRECT`.
-            idle: let time go on where all inputs are silent for so long, so that the last windows close.
+            idle: let time continue after all inputs are silent for this long, so that the last windows close.
             max_ahead: stop at an event that is further ahead of the clock, instead of closing all windows before it.
+
+        Raises:
+            BadJob: an argument cannot be valid.
+
+        >>> timed = orders.event_time("at", lateness="10 seconds", late=Late.LOG, idle="1m")
+        >>> counts = timed.window(windows.tumbling("1m")).aggregate(n="count(*)")
         """
         _require(
             isinstance(column, str),
@@ -254,7 +364,7 @@ class Stream:
         _require(
             allowed is None or late is Late.CORRECT,
             what=f"allowed= says how long results are corrected, but late=Late.{late.name} corrects none",
-            fix="declare late=Late.CORRECT, or leave allowed= away; to wait longer for stragglers raise lateness=",
+            fix="declare late=Late.CORRECT, or remove allowed=; to wait longer for late events raise lateness=",
         )
         time = EventTime(
             column=column,
@@ -267,17 +377,25 @@ class Stream:
         return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=time))
 
     def processing_time(self) -> Stream:
-        """Tell the time by the clock: an event belongs to the moment at which the epoch that reads it was planned.
+        """Use the clock as the time of events: an event gets the time at which its epoch was planned.
 
-        No event is late: the time of a job never goes back. While the clock of the machine is behind, it goes at
-        half speed.
+        No event is late, because the time of a job never goes back. While the clock of the machine is behind, the job's
+        time goes at half speed.
+
+        >>> timed = orders.processing_time()
         """
         return Stream(step=Timed(inputs=(self.step,), origin=caller(), time=arrival_time()))
 
     # Placement
 
     def exchange(self, how: Exchange) -> Stream:
-        """Impose how rows reach the tasks of the next step."""
+        """Choose how rows travel to the tasks of the next step. Without this, the planner chooses.
+
+        Args:
+            how: `exchange.forward()`, `.broadcast()`, `.by_key(...)` or `.random()`.
+
+        >>> spread = orders.exchange(exchange.random()).parallel(4)
+        """
         _require(
             isinstance(how, Exchange),
             what=f"exchange takes a strategy, not {how!r}",
@@ -286,7 +404,13 @@ class Stream:
         return Stream(step=Exchanged(inputs=(self.step,), origin=caller(), exchange=how, tasks=None))
 
     def parallel(self, tasks: int) -> Stream:
-        """From here on, this many tasks; right behind `.exchange(...)` it says how many that one feeds."""
+        """Run the next steps in this many tasks. Right after `.exchange(...)` it sets the tasks of that exchange.
+
+        Args:
+            tasks: how many.
+
+        >>> wide = orders.parallel(8)
+        """
         _require_tasks(tasks)
         if isinstance(self.step, Exchanged) and self.step.tasks is None:
             before = self.step
@@ -298,7 +422,13 @@ class Stream:
     # Keys and windows
 
     def key_by(self, *names: str) -> KeyedStream:
-        """The same events, grouped by columns."""
+        """Group the events by columns.
+
+        Args:
+            names: the columns.
+
+        >>> per_ip = orders.key_by("ip")
+        """
         _require(
             bool(names) and all(isinstance(name, str) for name in names),
             what="key_by takes the names of columns, at least one",
@@ -307,7 +437,14 @@ class Stream:
         return KeyedStream(step=self.step, keys=names)
 
     def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
-        """Group all events by windows, without a key."""
+        """Group all events by windows, without a key.
+
+        Args:
+            window: one of `lockgate.windows`.
+            name: what state, metrics, plans and errors call this step.
+
+        >>> total = orders.window(windows.tumbling_count(100)).aggregate(total="sum(amount)")
+        """
         return _windowed(self.step, (), window, name, tasks=None)
 
     def process(
@@ -318,17 +455,43 @@ class Stream:
         initial: str | None = None,
         deterministic: bool = True,
     ) -> Stream:
-        """What a function with state makes of all events, without a key: see `KeyedStream.process`."""
+        """Process all events with a function that has state, without a key: see `KeyedStream.process`.
+
+        Args:
+            function: an object of your own class.
+            name: what state, metrics, plans and errors call this step.
+            initial: a file of states to start with, as `lockgate state ... --json` writes it.
+            deterministic: False if the function can return something else for the same events.
+
+        >>> class Total(StatefulFunction):
+        ...     schema = "total DOUBLE"
+        ...     total = value("DOUBLE")
+        ...     def process(self, row, context):
+        ...         self.total.set((self.total.get() or 0.0) + row.amount)
+        ...         yield (self.total.get(),)
+        >>> totals = orders.process(Total())
+        """
         return _processed(self.step, (), function, name, initial, deterministic, tasks=None)
 
     def detect(self, pattern: Pattern, *, name: str | None = None) -> Stream:
-        """The matches of a pattern among all events, without a key."""
+        """Find the matches of a pattern among all events, without a key.
+
+        Args:
+            pattern: made with `lockgate.pattern`.
+            name: what state, metrics, plans and errors call this step.
+
+        >>> jumps = orders.detect(pattern.begin("low", "amount < 1").next("high", "amount > 1000"))
+        """
         step = Detect(inputs=(self.step,), origin=caller(), name=name, keys=(), pattern=checked(pattern))
         return Stream(step=step)
 
     @property
     def late(self) -> Stream:
-        """The events that came too late for this step."""
+        """The events that came too late for this step, the result of a window or a pattern.
+
+        >>> timed = orders.event_time("at", lateness="10s", late=Late.TO_SIDE_OUTPUT)
+        >>> too_late = timed.window(windows.tumbling("1m")).aggregate(n="count(*)").late
+        """
         _require(
             isinstance(self.step, Windowed | Detect),
             what="only the result of a window or a pattern has late events",
@@ -338,7 +501,11 @@ class Stream:
 
     @property
     def timed_out(self) -> Stream:
-        """The matches that had begun when their time was over, with the name of the last stage that they reached."""
+        """The partial matches of a pattern whose time is over, with the name of the last stage that each reached.
+
+        >>> two = pattern.begin("low", "amount < 1").then("high", "amount > 1000").within("5m")
+        >>> unfinished = orders.event_time("at", lateness="10s").key_by("ip").detect(two).timed_out
+        """
         _require(
             isinstance(self.step, Detect),
             what="only a pattern has matches that time out",
@@ -349,38 +516,69 @@ class Stream:
     # The end
 
     def to(self, name: str, sink: Sink, *, guarantee: Guarantee | None = None) -> Output:
-        """An output of a job, under a name; `guarantee` may be lower than the job's, for this output only."""
+        """Write the stream to a sink. A job is made of such outputs.
+
+        Args:
+            name: what plans, metrics and errors call this output.
+            sink: where the rows go.
+            guarantee: a lower one than the job's, for this output only.
+
+        >>> shown = orders.to("screen", ConsoleSink(), guarantee=Guarantee.AT_LEAST_ONCE)
+        """
         _require(
             isinstance(name, str) and bool(name), what=f"an output needs a name, not {name!r}", fix='.to("counts", ...)'
         )
         _require(
             isinstance(sink, Sink),
             what=f"output {name!r} has no sink to write to: {sink!r} is not one",
-            fix="give it a KafkaSink, FileSink, ConsoleSink or MemorySink",
+            fix="give it a KafkaSink, PostgresSink, FileSink, SqliteSink, MonitorSink, ConsoleSink or MemorySink",
         )
         _require(
             guarantee is None or isinstance(guarantee, Guarantee),
             what=f"output {name!r} declares {guarantee!r}, which is no guarantee",
-            fix="guarantee=Guarantee.AT_LEAST_ONCE, or leave it away for the job's own",
+            fix="guarantee=Guarantee.AT_LEAST_ONCE, or remove it: then the job's guarantee holds",
         )
         return Output(step=Write(inputs=(self.step,), origin=caller(), name=name, sink=sink, guarantee=guarantee))
 
 
 @dataclass(frozen=True)
 class KeyedStream:
-    """Events grouped by columns."""
+    """Events that are grouped by columns. `Stream.key_by` makes it; its steps keep state for every key.
+
+    >>> per_ip = orders.key_by("ip")
+    >>> totals = per_ip.rolling(total="sum(amount)")
+    """
 
     step: Step
     keys: tuple[str, ...]
     tasks: int | None = None
 
+    if not TYPE_CHECKING:  # a type checker refuses what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise explain_missing(type(self), name)
+
     def parallel(self, tasks: int) -> KeyedStream:
-        """Keep the keys' state in this many partitions, one task each."""
+        """Keep the state of the keys in this many partitions, one task each.
+
+        Args:
+            tasks: how many.
+
+        >>> totals = orders.key_by("ip").parallel(4).rolling(total="sum(amount)")
+        """
         _require_tasks(tasks)
         return KeyedStream(step=self.step, keys=self.keys, tasks=tasks)
 
+    @explain_wrong_calls('.rolling(total="sum(amount)")')
     def rolling(self, *, name: str | None = None, **aggregates: str | Aggregate) -> Stream:
-        """Every event with its columns, plus aggregates over its key as of that event."""
+        """Give every event the aggregates over its key, up to and including that event.
+
+        Args:
+            name: what state, metrics, plans and errors call this step.
+            aggregates: SQL for each new column, or one of `lockgate.aggregates` and `lockgate.synopses`.
+
+        >>> totals = orders.key_by("ip").rolling(total="sum(amount)", n="count(*)")
+        """
         _require_aggregates(aggregates, step="rolling")
         return Stream(
             step=Rolling(
@@ -394,7 +592,15 @@ class KeyedStream:
         )
 
     def window(self, window: Window, *, name: str | None = None) -> WindowedStream:
-        """Group the events of each key by windows."""
+        """Group the events of each key by windows.
+
+        Args:
+            window: one of `lockgate.windows`.
+            name: what state, metrics, plans and errors call this step.
+
+        >>> timed = orders.event_time("at", lateness="10s")
+        >>> counts = timed.key_by("ip").window(windows.tumbling("1m")).aggregate(n="count(*)")
+        """
         return _windowed(self.step, self.keys, window, name, tasks=self.tasks)
 
     def process(
@@ -405,15 +611,34 @@ class KeyedStream:
         initial: str | None = None,
         deterministic: bool = True,
     ) -> Stream:
-        """What a function with state makes of the events of each key, in the order of the source.
+        """Process the events of each key with a function that has state, in the order of the source.
 
         Args:
-            initial: states to begin with, as `lockgate state ... --json` writes them; taken in the first epoch.
+            function: an object of your own class.
+            name: what state, metrics, plans and errors call this step.
+            initial: a file of states for the first epoch, as `lockgate state ... --json` writes it.
+            deterministic: False if the function can return something else for the same events.
+
+        >>> class Total(StatefulFunction):
+        ...     schema = "ip STRING, total DOUBLE"
+        ...     total = value("DOUBLE", ttl="1d")
+        ...     def process(self, row, context):
+        ...         self.total.set((self.total.get() or 0.0) + row.amount)
+        ...         yield {"ip": row.ip, "total": self.total.get()}
+        >>> totals = orders.key_by("ip").process(Total())
         """
         return _processed(self.step, self.keys, function, name, initial, deterministic, tasks=self.tasks)
 
     def detect(self, pattern: Pattern, *, name: str | None = None) -> Stream:
-        """The matches of a pattern among the events of each key."""
+        """Find the matches of a pattern among the events of each key.
+
+        Args:
+            pattern: made with `lockgate.pattern`.
+            name: what state, metrics, plans and errors call this step.
+
+        >>> two = pattern.begin("low", "amount < 1").then("high", "amount > 1000").within("5m")
+        >>> matches = orders.event_time("at", lateness="10s").key_by("ip").detect(two)
+        """
         step = Detect(
             inputs=(self.step,), origin=caller(), name=name, keys=self.keys, tasks=self.tasks, pattern=checked(pattern)
         )
@@ -422,7 +647,11 @@ class KeyedStream:
 
 @dataclass(frozen=True)
 class WindowedStream:
-    """Events grouped by windows, and by key if there is one."""
+    """Events that are grouped by windows, and by key if there is one. `.window(...)` makes it.
+
+    >>> per_minute = orders.event_time("at", lateness="10s").key_by("ip").window(windows.tumbling("1m"))
+    >>> counts = per_minute.aggregate(n="count(*)")
+    """
 
     step: Step
     keys: tuple[str, ...]
@@ -431,15 +660,25 @@ class WindowedStream:
     tasks: int | None
     told: Trigger | None = None
 
-    def trigger(self, *, every: Duration | int | None = None, on_late: bool = False) -> WindowedStream:
-        """Tell results early, `every` so much processing time or so many events, and with `on_late` every late event.
+    if not TYPE_CHECKING:  # a type checker refuses what is missing
 
-        Results then carry `revision`, counted from 0, and `is_final`, true from the watermark on.
+        def __getattr__(self, name: str) -> Any:
+            raise explain_missing(type(self), name)
+
+    def trigger(self, *, every: Duration | int | None = None, on_late: bool = False) -> WindowedStream:
+        """Emit results before the window closes. Results then carry `revision`, from 0, and `is_final`.
+
+        Args:
+            every: emit after this much processing time, or after this many events.
+            on_late: emit a corrected result for every late event.
+
+        >>> per_hour = orders.event_time("at", lateness="10s").window(windows.tumbling("1h"))
+        >>> early = per_hour.trigger(every="10s").aggregate(n="count(*)")
         """
         _require(
             isinstance(self.window, TimeWindow),
-            what="a window that ends by what comes is told when it ends, and never before",
-            fix="leave the trigger away, or use a window by time",
+            what="a window that ends with an event gives its result then, and never before",
+            fix="remove the trigger, or use a window by time",
         )
         _require(
             every is not None or on_late,
@@ -454,8 +693,16 @@ class WindowedStream:
         span = every if every is None or isinstance(every, int) else as_duration(every, of="every")
         return replace(self, told=Trigger(every=span, on_late=on_late))
 
+    @explain_wrong_calls('name the column of each aggregate: .aggregate(requests="count(*)")')
     def aggregate(self, **aggregates: str | Aggregate) -> Stream:
-        """One row for every key and window: the key, `window_start`, `window_end` and these aggregates."""
+        """Emit one row for every key and window: the key, `window_start`, `window_end` and these aggregates.
+
+        Args:
+            aggregates: SQL for each column, or one of `lockgate.aggregates` and `lockgate.synopses`.
+
+        >>> per_minute = orders.event_time("at", lateness="10s").window(windows.tumbling("1m"))
+        >>> counts = per_minute.aggregate(n="count(*)", total="sum(amount)", hosts=synopses.distinct("ip"))
+        """
         _require_aggregates(aggregates, step="aggregate")
         return Stream(
             step=WindowAggregate(
@@ -471,9 +718,18 @@ class WindowedStream:
         )
 
     def apply(self, function: RowFunction, schema: str, *, deterministic: bool = True) -> Stream:
-        """What a function makes of all events of a window: `function(key: Row, rows: list[Row]) -> iterable of rows`.
+        """Emit what a function makes of all events of a window. The state keeps all of them until then.
 
-        Results carry the key, `window_start`, `window_end` and the columns of `schema`. All events are kept until then.
+        Results carry the key, `window_start`, `window_end` and the columns of `schema`.
+
+        Args:
+            function: takes the key as a Row and a list of Rows; returns an iterable of dicts or tuples.
+            schema: the columns that the function returns, as Spark DDL.
+            deterministic: False if the function can return something else for the same events.
+
+        >>> from statistics import median
+        >>> per_minute = orders.event_time("at", lateness="10s").key_by("ip").window(windows.tumbling("1m"))
+        >>> medians = per_minute.apply(lambda key, rows: [(median(row.amount for row in rows),)], "median DOUBLE")
         """
         _require(
             callable(function) and isinstance(schema, str),
@@ -498,7 +754,11 @@ class WindowedStream:
 
 @dataclass(frozen=True)
 class Output:
-    """A stream that ends in a sink; what a job is made of."""
+    """A stream that ends in a sink. `Stream.to` makes it, and `Job` takes it.
+
+    >>> Job("orders", orders.to("out", MemorySink()), guarantee=Guarantee.AT_LEAST_ONCE).outputs[0].step.name
+    'out'
+    """
 
     step: Write
 

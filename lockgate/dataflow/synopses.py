@@ -1,10 +1,10 @@
-"""Bounded synopses: what can be said of many events while little is kept.
+"""Bounded synopses: answers about many events from little state.
 
     count, sum                      exact
     sample                          uniform over the events
     top, distinct, quantiles        within the error that `operators/sketches.py` states
 
-All of them give the same again when an epoch is replayed.
+All of them give the same answer when an epoch is replayed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,42 @@ from lockgate.errors import BadJob
 from lockgate.operators.folds import Count, Sum
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 
+__all__ = ["count", "distinct", "quantiles", "sample", "sum", "top"]
+
 
 def count() -> Aggregate:
-    """How many events there are: a BIGINT."""
+    """Count the events: a BIGINT, exact.
+
+    >>> print(count())
+    count(*)
+    """
     return Aggregate(fold=Count(), argument=None, label="count(*)", type="BIGINT", typed_by="count(*)", is_native=True)
 
 
 def sum(argument: str) -> Aggregate:
-    """All values together, of the type that SQL's sum has."""
+    """Add the values up, exactly, with the type of SQL's sum.
+
+    Args:
+        argument: SQL for the value of an event.
+
+    >>> print(sum("amount"))
+    sum(amount)
+    """
     require_sql(argument, of="sum", example='synopses.sum("amount")')
     text = f"sum({argument})"
     return Aggregate(fold=Sum(), argument=argument, label=text, typed_by=text, is_native=True)
 
 
 def sample(argument: str, *, size: int) -> Aggregate:
-    """An array of the values of `size` events, each event as likely as any other; of all where there are fewer."""
+    """Take an array of the values of some events, each event as likely as any other.
+
+    Args:
+        argument: SQL for the value of an event.
+        size: how many values; all of them if there are fewer.
+
+    >>> print(sample("amount", size=100))
+    sample(amount, size=100)
+    """
     example = 'synopses.sample("amount", size=100)'
     require_sql(argument, of="sample", example=example)
     _require_number(size, of="the size of a sample", example=example)
@@ -44,10 +65,17 @@ def sample(argument: str, *, size: int) -> Aggregate:
 
 
 def top(argument: str, *, k: int) -> Aggregate:
-    """The `k` most frequent values, an array of (value, count), the most frequent first.
+    """Find the most frequent values: an array of (value, count), the most frequent first.
 
-    A count is never too high. It is exact up to 256 different values, and beyond that too low by at most a 257th of
-    the number of all events; above k=32 it is 8 * k instead of 256.
+    A count is never too high. It is exact up to 256 different values (8 * k if k is above 32). Beyond that it is too
+    low by at most a 257th of the number of all events.
+
+    Args:
+        argument: SQL for the value of an event.
+        k: how many values.
+
+    >>> print(top("url", k=10))
+    top(url, k=10)
     """
     example = 'synopses.top("url", k=10)'
     require_sql(argument, of="top", example=example)
@@ -61,16 +89,30 @@ def top(argument: str, *, k: int) -> Aggregate:
 
 
 def distinct(argument: str) -> Aggregate:
-    """How many different values there are, a BIGINT: exact below 1,024, then with a standard error of 3.1 %."""
+    """Count the different values: a BIGINT, exact below 1,024, then with a standard error of 3.1 %.
+
+    Args:
+        argument: SQL for the value of an event.
+
+    >>> print(distinct("ip"))
+    distinct(ip)
+    """
     require_sql(argument, of="distinct", example='synopses.distinct("user")')
     return Aggregate(fold=Distinct(), argument=argument, label=f"distinct({argument})", type="BIGINT")
 
 
 def quantiles(argument: str, *, at: Sequence[float]) -> Aggregate:
-    """An array of DOUBLEs: for each share in `at`, the smallest value with at least this share of all up to it.
+    """Find quantiles: for each share, the smallest value with at least this share of all values up to it.
 
-    Exact up to 1,024 different values. Beyond that off by at most 0.4 % where the largest value is 256 times the
-    smallest, by 1.6 % where it is a thousand million times. `synopses.quantiles("latency", at=(0.5, 0.99))`
+    The result is an array of DOUBLEs. It is exact up to 1,024 different values. Beyond that it is off by at most 0.4 %
+    if the largest value is 256 times the smallest, and by 1.6 % if it is a thousand million times the smallest.
+
+    Args:
+        argument: SQL for the value of an event.
+        at: the shares, from 0 to 1.
+
+    >>> print(quantiles("latency", at=(0.5, 0.99)))
+    quantiles(latency, at=0.5, 0.99)
     """
     example = 'synopses.quantiles("latency", at=(0.5, 0.99))'
     require_sql(argument, of="quantiles", example=example)

@@ -1,35 +1,39 @@
-"""Tables: small ones that stand beside a stream and give its events what they lack.
+"""Tables: small tables that are joined with a stream and add columns to its events.
 
     customers = FileTable(path="customers.csv", format="csv", schema="id INT, name STRING")
     orders.join(table("customers", customers, refresh="10 minutes"), on="id")
 
-A table is read whole when a job starts and again every `refresh`; each reading is a snapshot. Every task holds the
-whole of one snapshot, and all rows of an epoch meet the same one, also when the epoch is repeated. It is a description
-here: nothing is read, and the columns are those that the author declares.
+The driver reads a whole table when a job starts and again every `refresh`; each reading is a snapshot. Every task holds
+one whole snapshot. All rows of an epoch see the same one, also when the epoch is repeated. Here a table is a
+description: nothing is read, and the columns are those that the user declares.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.duration import Duration, as_duration, as_people_text
+from lockgate.dataflow.format import Format, require_format
+from lockgate.dataflow.locations import Files, Location, ServerTable
 from lockgate.dataflow.origin import caller
+from lockgate.dataflow.relocation import Relocation
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.dataflow.steps import Step
 from lockgate.errors import BadJob
-from lockgate.secrets import check_reference
+from lockgate.secrets import as_login, check_reference
 
-FORMATS = ("parquet", "csv", "json")
+FORMATS = (Format.PARQUET, Format.CSV, Format.JSON)
 SHORTEST_REFRESH = timedelta(seconds=1)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a directory of the checkpoint
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # the name of a directory in the checkpoint
 
 
 class TableRows(ABC):
-    """Where the rows of a table are, and the columns that are taken of them, as DDL."""
+    """Where the rows of a table are, and which of their columns are read, as DDL."""
 
     schema: str
 
@@ -41,16 +45,37 @@ class TableRows(ABC):
     def summary(self) -> tuple[str, ...]:
         """A few short lines for pictures of the graph."""
 
+    @property
+    @abstractmethod
+    def location(self) -> Location:
+        """Where its rows are."""
 
+    def relocate(self, to: Relocation) -> TableRows:
+        """The same table in other systems. A class that does not define this method itself is refused."""
+        raise to.refusal(
+            f"reads a {type(self).__name__}, which a proof cannot put elsewhere",
+            fix="read a FileTable or a PostgresTable",
+        )
+
+
+@explain_wrong_calls('FileTable(path="customers.csv", format="csv", schema="id INT, name STRING")')
 @dataclass(frozen=True, kw_only=True)
 class FileTable(TableRows):
-    """The rows of a file, or of all files in a directory; `header` says whether CSV begins with column names.
+    """The rows of a file, or of all files in a directory, for `table(...)`.
 
     Writers replace files whole, by a rename: a file that is read while it grows is half a table.
+
+    Args:
+        path: the file or the directory.
+        format: `"parquet"`, `"csv"` or `"json"`.
+        schema: the columns to take, as Spark DDL.
+        header: whether CSV files begin with the names of their columns.
+
+    >>> customers = FileTable(path="customers.csv", format=Format.CSV, schema="ip STRING, name STRING", header=True)
     """
 
     path: str
-    format: str
+    format: Format | str
     schema: str
     header: bool = False
 
@@ -60,26 +85,36 @@ class FileTable(TableRows):
             what="a FileTable needs a path and a schema as text",
             fix='FileTable(path="customers.parquet", format="parquet", schema="id INT, name STRING")',
         )
-        _require(
-            self.format in FORMATS,
-            what=f"format={self.format!r} is not known",
-            fix=f"use one of {', '.join(FORMATS)}",
-        )
+        require_format(self.format, FORMATS, where=f"declared at {caller()}")
         _require(
             not self.header or self.format == "csv",
             what=f"header= is for CSV, not for {self.format}",
-            fix="leave it away",
+            fix="remove it",
         )
+
+    @property
+    def location(self) -> Files:
+        return Files(self.path, self.format, has_header=self.header)
+
+    def relocate(self, to: Relocation) -> FileTable:
+        return replace(self, path=to.path(self.path))
 
     def summary(self) -> tuple[str, ...]:
         return ("FileTable", f"{self.format}: {self.path}")
 
 
+@explain_wrong_calls('PostgresTable(table="customers", dsn="env:ORDERS_DSN", schema="id INT, name STRING")')
 @dataclass(frozen=True, kw_only=True)
 class PostgresTable(TableRows):
-    """The rows of a table or view in PostgreSQL, `customers` or `schema.customers`, as one statement sees them.
+    """The rows of a table or view in PostgreSQL, for `table(...)`. One statement reads all of them.
 
-    The dsn is an address as libpq reads it, or says where the driver finds one: `env:NAME` or `file:/path`.
+    Args:
+        table: its name, `customers` or `schema.customers`.
+        dsn: an address as libpq reads it, or a reference that the driver resolves: `env:NAME`, `file:/path` or
+            `hook:module:function`.
+        schema: the columns to take, as Spark DDL.
+
+    >>> customers = PostgresTable(table="customers", dsn="env:CUSTOMERS_DSN", schema="ip STRING, name STRING")
     """
 
     table: str
@@ -94,6 +129,15 @@ class PostgresTable(TableRows):
             fix='PostgresTable(table="customers", dsn="postgresql://host/database", schema="id INT, name STRING")',
         )
         check_reference(self.dsn, where=f"declared at {caller()}")
+        object.__setattr__(self, "dsn", as_login(self.dsn))
+
+    @property
+    def location(self) -> ServerTable:
+        return ServerTable(self.dsn, self.table)
+
+    def relocate(self, to: Relocation) -> PostgresTable:
+        dsn, table = to.table(self.dsn, self.table)
+        return replace(self, table=table, dsn=dsn)
 
     def summary(self) -> tuple[str, ...]:
         return ("PostgresTable", self.table)
@@ -109,13 +153,30 @@ class ReadTable(Step):
 
 @dataclass(frozen=True)
 class Table:
-    """A table that streams can be joined with; one that several of them use is read once for all."""
+    """A table that streams can be joined with. `table(...)` makes it. Streams that share one read it once.
+
+    >>> rows = FileTable(path="customers.csv", format="csv", schema="ip STRING, name STRING")
+    >>> named = orders.join(table("customers", rows, refresh="1m"), on="ip")
+    """
 
     step: ReadTable
 
 
+@explain_wrong_calls('table("customers", FileTable(...), refresh="1 minute")')
 def table(name: str, rows: TableRows, *, refresh: Duration) -> Table:
-    """A small table, under a name that errors and the checkpoint refer to; it is read again every `refresh`."""
+    """Describe a small table that the job reads again from time to time.
+
+    Args:
+        name: what errors and the checkpoint call this table.
+        rows: a FileTable or a PostgresTable.
+        refresh: how long the job uses what it read; at least a second.
+
+    Raises:
+        BadJob: an argument cannot be valid.
+
+    >>> rows = FileTable(path="customers.csv", format="csv", schema="ip STRING, name STRING")
+    >>> customers = table("customers", rows, refresh="1m")
+    """
     _require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
         what=f"a table cannot be named {name!r}",

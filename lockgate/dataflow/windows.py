@@ -1,17 +1,20 @@
 """Windows: by time, by the number of events, or by a property of the data.
 
 A window turns an endless stream into finite groups. One by time (tumbling, sliding, session) closes when the watermark
-passes its end. One by count, or until a condition holds, closes with an event, in the order of the source. Results
-carry the key columns, `window_start` and `window_end`; for the second kind these are the smallest and the greatest time
+reaches its end. One by count, or until a condition holds, closes with an event, in the order of the source. Results
+have the key columns, `window_start` and `window_end`; for the second kind these are the least and the greatest time
 among the events.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.duration import Duration, as_duration, as_people_text
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
+
+__all__ = ["session", "sliding", "sliding_count", "tumbling", "tumbling_count", "until"]
 
 _WINDOWS_MAX = 10_000
 """An event becomes a row for every window that it is in."""
@@ -50,7 +53,7 @@ class SessionWindow:
 
 @dataclass(frozen=True)
 class CountWindow:
-    """Windows of the last `size` events, one ending with every `every`-th; tumbling where the two are equal."""
+    """Windows of the last `size` events, one ending with every `every`-th; tumbling if the two are equal."""
 
     size: int
     every: int
@@ -63,7 +66,7 @@ class CountWindow:
 
 @dataclass(frozen=True)
 class UntilWindow:
-    """Windows that end with an event for which a SQL condition holds; null does not."""
+    """Windows that end with an event for which a SQL condition holds; null does not hold."""
 
     condition: str
 
@@ -73,10 +76,10 @@ class UntilWindow:
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a window is told beside the moment that the watermark reaches its end.
+    """When a window emits a result, in addition to the moment when the watermark reaches its end.
 
-    `every` is a span of processing time, or a number of events; with `on_late` every late event gives a result of its
-    own where results are corrected.
+    `every` is a span of processing time, or a number of events. With `on_late`, if results are corrected, every late
+    event gives a result.
     """
 
     every: timedelta | int | None
@@ -92,12 +95,28 @@ Window = TimeWindow | CountWindow | UntilWindow
 
 
 def tumbling(size: Duration) -> TumblingWindow:
-    """Windows of `size`, side by side."""
+    """Make windows of one length, side by side.
+
+    Args:
+        size: how long a window is.
+
+    >>> str(tumbling("5m"))
+    'tumbling 5 minutes'
+    """
     return TumblingWindow(size=as_duration(size, of="the size of a tumbling window"))
 
 
+@explain_wrong_calls('windows.sliding("1 hour", every="5 minutes")')
 def sliding(size: Duration, *, every: Duration) -> SlidingWindow:
-    """Windows of `size`, one beginning every `every`."""
+    """Make windows of one length that overlap. An event is in several of them.
+
+    Args:
+        size: how long a window is.
+        every: how far the next window starts after this one; at most `size`.
+
+    >>> str(sliding("1h", every="5m"))
+    'sliding 1 hour every 5 minutes'
+    """
     window = SlidingWindow(
         size=as_duration(size, of="the size of a sliding window"),
         every=as_duration(every, of="the slide of a sliding window"),
@@ -107,31 +126,55 @@ def sliding(size: Duration, *, every: Duration) -> SlidingWindow:
             f"the slide of a window ({as_people_text(window.every)}) is longer than its size "
             f"({as_people_text(window.size)}): events in between would be in no window",
             where=f"declared at {caller()}",
-            fix="make `every` at most as long as the size, or filter the events away in a step of their own",
+            fix="make `every` at most as long as the size, or filter these events in a step before",
         )
     if window.size > window.every * _WINDOWS_MAX:
         raise BadJob(
             f"every event would be in {-(-window.size // window.every):,} windows: they are"
             f" {as_people_text(window.size)} long and begin every {as_people_text(window.every)}",
             where=f"declared at {caller()}",
-            fix=f"let them begin less often, so that an event is in at most {_WINDOWS_MAX:,}",
+            fix=f"let windows begin less often, so that an event is in at most {_WINDOWS_MAX:,}",
         )
     return window
 
 
+@explain_wrong_calls('windows.session(gap="30 minutes")')
 def session(*, gap: Duration) -> SessionWindow:
-    """A window per burst of events that ends after `gap` without one."""
+    """Make a window for each burst of events.
+
+    Args:
+        gap: the window ends when no event came for this long.
+
+    >>> str(session(gap="30m"))
+    'session, gap 30 minutes'
+    """
     return SessionWindow(gap=as_duration(gap, of="the gap of a session window"))
 
 
 def tumbling_count(size: int) -> CountWindow:
-    """Windows of `size` events, one after the other."""
+    """Make windows of a number of events, one after the other.
+
+    Args:
+        size: how many events a window has.
+
+    >>> str(tumbling_count(100))
+    'tumbling 100 events'
+    """
     _require_count(size, of="the size of a tumbling_count window", fix="windows.tumbling_count(100)")
     return CountWindow(size=size, every=size)
 
 
+@explain_wrong_calls("windows.sliding_count(100, every=10)")
 def sliding_count(size: int, *, every: int) -> CountWindow:
-    """With every `every`-th event a window of the last `size`; at the start there are fewer."""
+    """Make windows of the last events. The first windows have fewer.
+
+    Args:
+        size: how many events a window has.
+        every: after how many events the next window ends; at most `size`.
+
+    >>> str(sliding_count(100, every=10))
+    'sliding 100 events every 10'
+    """
     fix = "windows.sliding_count(100, every=10)"
     _require_count(size, of="the size of a sliding_count window", fix=fix)
     _require_count(every, of="the slide of a sliding_count window", fix=fix)
@@ -140,13 +183,20 @@ def sliding_count(size: int, *, every: int) -> CountWindow:
             f"the slide of a window ({_as_events(every)}) is longer than its size ({_as_events(size)}): "
             "events in between would be in no window",
             where=f"declared at {caller()}",
-            fix="make `every` at most the size, or filter the events away in a step of their own",
+            fix="make `every` at most the size, or filter these events in a step before",
         )
     return CountWindow(size=size, every=every)
 
 
 def until(condition: str) -> UntilWindow:
-    """Windows that end with an event for which the SQL condition holds, that event included."""
+    """Make windows that end with an event for which a condition holds. That event is in the window.
+
+    Args:
+        condition: SQL. Null does not end a window.
+
+    >>> str(until("status = 'done'"))
+    "until status = 'done'"
+    """
     if not isinstance(condition, str) or not condition.strip():
         raise BadJob(
             f"until takes a SQL condition, not {condition!r}",

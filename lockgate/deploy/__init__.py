@@ -1,1 +1,1 @@
-"""Make what Spark's own submit needs to run a job on machines that know nothing of it."""
+"""Make a package that Spark's own submit can run on machines without Lockgate or the job."""

@@ -1,8 +1,8 @@
 """The libraries of a job as one archive, for machines that have a Python and nothing else.
 
-It holds the very files that are installed here, as their own lists of files name them. So it is for the same system,
-processor and version of Python alone, needs no network and no tool to be made, and nothing on the other machine but
-a directory on the path: an archive that Spark unpacks there.
+It contains the files that are installed here, by the lists of files of the libraries. So it works only with the same
+system, processor and version of Python. It needs no network and no tool. On the other machine Spark unpacks it into a
+directory, which must be on Python's path.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def pack_environment(names: Iterable[str], archive: Path) -> Path:
                 raise BadMachine(
                     f"{name} {what}, so it cannot be sent along",
                     where=str(found.locate_file("")),
-                    fix="install it from a wheel, or leave --environment away and install requirements.txt there",
+                    fix="install it from a wheel, or omit --environment and install requirements.txt there",
                 )
             for file in found.files:
-                # Commands lie outside of the directory of the modules, and are none.
+                # Commands are outside of the directory of the modules; they are not needed.
                 if ".." in file.parts or "__pycache__" in file.parts:
                     continue
                 place = Path(str(found.locate_file(file)))
@@ -39,6 +39,6 @@ def pack_environment(names: Iterable[str], archive: Path) -> Path:
 
 
 def _is_linked(found: importlib.metadata.Distribution) -> bool:
-    """Was it installed with `pip install -e`? Its list of files then names the link alone."""
+    """Was it installed with `pip install -e`? Then its list of files names only the link."""
     told = json.loads(found.read_text("direct_url.json") or "{}")
     return bool(told.get("dir_info", {}).get("editable"))

@@ -1,7 +1,7 @@
-"""The libraries of a job, pinned to the versions that are installed here: those it was written and tried with.
+"""The libraries of a job, pinned to the versions that are installed here: the job was tried with these.
 
-Spark is not among them, because the cluster brings it, nor is this package, which travels as an archive. A library that
-another one needs is pinned where it is installed: one that is needed on other platforms only is not.
+Spark is not among them, because the cluster brings it. Neither is this package, which is sent as an archive. A library
+that another one needs is pinned if it is installed; so a library only for other platforms is not pinned.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from lockgate.errors import BadMachine
 from lockgate.spark.shipping import find_modules, top_level_imports
@@ -23,7 +24,7 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a distribution says that it needs."""
+    """One requirement in the metadata of a distribution."""
 
     name: str
     extras: frozenset[str]
@@ -58,7 +59,7 @@ def pin(job_file: Path, extras: Sequence[str]) -> dict[str, str]:
         try:
             found = importlib.metadata.distribution(one.name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # of another platform, or of another version of Python
+            continue  # only for another platform, or for another version of Python
         if one.name not in _OF_THE_CLUSTER:
             pinned[one.name] = found.version
         if one.name == "pyspark":
@@ -71,18 +72,22 @@ def pin(job_file: Path, extras: Sequence[str]) -> dict[str, str]:
     return dict(sorted(pinned.items()))
 
 
-def as_text(pinned: dict[str, str], *, job: str, spark: str) -> str:
-    """The lines of a requirements.txt."""
+def as_text(
+    pinned: Mapping[str, str], *, job: str, spark: str, hashes: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> str:
+    """The lines of a requirements.txt; with hashes if each library has one, because pip checks all of them or none."""
     python = ".".join(map(str, sys.version_info[:2]))
     head = [
         f"# What job {job} needs on every machine that runs its Python: driver and executors. Python {python}.",
-        f"# Spark itself comes with the cluster, and must be {spark}: there is no pyspark here.",
+        f"# Spark itself comes with the cluster, and must be {spark}: so pyspark is not listed.",
     ]
-    return "\n".join([*head, *(f"{name}=={version}" for name, version in pinned.items()), ""])
+    told = hashes if pinned.keys() <= hashes.keys() else {}
+    ends = {name: "".join(f" \\\n    --hash=sha256:{one}" for one in told.get(name, ())) for name in pinned}
+    return "\n".join([*head, *(f"{name}=={version}{ends[name]}" for name, version in pinned.items()), ""])
 
 
 def _imported_by(job_file: Path) -> set[str]:
-    """The distributions that the job file and the modules beside it import, as far as they are installed."""
+    """The distributions that the job file and the modules beside it import, if they are installed."""
     beside = find_modules(job_file)
     files = [job_file, *(file for place in beside for file in ([place] if place.is_file() else place.rglob("*.py")))]
     names = {name for file in files for name in top_level_imports(file)} - {place.stem for place in beside}

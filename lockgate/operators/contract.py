@@ -1,16 +1,17 @@
-"""The contract of a keyed operator: what it is given, what it gives back, and what it may rely on.
+"""The contract of a keyed operator: what it receives, what it returns, and what it may rely on.
 
-An operator is a function of a key's state, its new rows and the time. It does no I/O and asks no clock, so the same
-epoch gives the same rows again whenever it is repeated; all that is said of recovery rests on that. Whoever runs it
-keeps the state, tells the time and calls `step`:
+An operator is a function of a key's state, its new rows and the time. It does no I/O and asks no clock, so a repeated
+epoch gives the same rows. Recovery depends on that. The code that runs an operator keeps the state, gives the time and
+calls `step`:
 
-    once a key and epoch    for every key that has rows in the epoch, or asked to be woken by now
+    once a key and epoch    for every key that has rows in the epoch, or asked to be called by now
     rows                    those of this key in this epoch, in the order of their source positions
-    state                   what the last step returned; None where there is nothing yet
+    state                   what the last step returned; None if there is nothing yet
     time                    microseconds since 1970, as plain numbers: `Clock`
 
-State is plain data (None, bool, int, float, str, bytes, Decimal, datetime, date, and tuples, lists and dicts of these):
-it is stored for months and read by later versions.
+State is plain data (None, bool, int, float, str, bytes, Decimal, datetime, date, and lists, tuples, dicts and sets of
+these, see `encoding`): it is stored for months and read by later versions. What is read back equals what was returned.
+Lists are the cheapest containers to store, so an operator keeps its own parts in them.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Time(Enum):
 class Clock:
     """The time of an epoch.
 
-    `before` is the watermark that the epochs before this one have acted on, so an event is late where what it belongs
-    to ended at or before it. `now` is the watermark that this epoch acts on, once its rows are in. Both are 0 while
-    nobody knows the time. `wall` is when the epoch was planned, and the same when it is repeated.
+    `before` is the watermark that the epochs before this one have acted on. An event is late if what it belongs to
+    ended at or before it. `now` is the watermark that this epoch acts on, after its rows. Both are 0 while the time is
+    unknown. `wall` is when the epoch was planned; a repeat has the same.
     """
 
     before: int
@@ -50,11 +51,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Side:
-    """One kind of rows that an operator gives: its columns as DDL, behind those of the key.
+    """One kind of rows that an operator gives: its columns as DDL, after those of the key.
 
-    With `keeps_row` every row of it is a row that came in, all its columns untouched, with these columns beside them;
-    the operator then gives (number, *columns), with the number that the row came with. Without `adds_key` it has no
-    columns but its own.
+    With `keeps_row` each of its rows is an input row, with all its columns unchanged and these columns beside them. The
+    operator then gives (number, *columns), with the number of the input row. Without `adds_key` it has only its own
+    columns.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Outcome(NamedTuple):
 
 
 class StepFailed(Exception):
-    """What the author's own code raised, and on which row if it was one; final where it must not be tried again."""
+    """What the user's own code raised, and on which row if it was one; final if it must not be retried."""
 
     def __init__(self, reason: str, number: int | None = None, *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -83,26 +84,26 @@ class StepFailed(Exception):
 
 
 Watch = Callable[[Key, int | None], None]
-"""Is told what the author's code gets next: a key, and the number of a row where it is that row alone. It may raise
-StepFailed, and the code does not get it."""
+"""Receives what the user's code gets next: a key, and the number of a row if it gets only that row. It may raise
+StepFailed; then the code does not get it."""
 
 
 class Operator(ABC):
-    """What happens to the events of a key. It travels to the workers by pickle."""
+    """What happens to the events of a key. Pickle carries it to the workers."""
 
     reads: tuple[str, ...]
-    """The columns that it looks at: a row is (number, *values of these)."""
+    """The columns that it reads: a row is (number, *values of these)."""
 
     sides: tuple[Side, ...]
-    """What it gives; the first is the result proper."""
+    """What it gives; the first side is the result."""
 
     time: Time = Time.NONE
 
     @abstractmethod
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
-        """Take the rows of an epoch, and whatever the time brings, for one key."""
+        """Take the rows of an epoch, and the time, for one key."""
 
     def tell_rows(self, watch: Watch | None) -> None:
-        """Tell of single rows from now on, or no more. Who gives the author's code no single rows has none to tell of;
-        of keys tells whoever calls `step`."""
+        """Report single rows from now on, or stop. An operator that gives the user's code no single rows has none to
+        report; the caller of `step` reports keys."""
         return

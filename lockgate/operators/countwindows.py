@@ -1,13 +1,13 @@
-"""Windows that end by what came, not by the time: after so many events of a key, or with an event that says so.
+"""Windows that end with an event: after a number of events of a key, or with an event for which a condition holds.
 
-Events count as they arrive: epoch by epoch, and inside an epoch in the order of their source positions. So nothing is
-ever late. Where all events of a key come from one partition, that is its order, and how they fall into epochs changes
-no result; where they come from several, it does. `window_start` and `window_end` are the smallest and the greatest
-time among the events of a window.
+Events count as they arrive: epoch by epoch, and inside an epoch in the order of their source positions. So no event is
+late. If all events of a key come from one partition, they have the order of the partition, and how they fall into
+epochs changes no result. If they come from several partitions, it can. `window_start` and `window_end` are the least
+and the greatest time among the events of a window.
 
     tumbling_count(n)           a result with every n-th event
-    sliding_count(n, every=m)   a result with every m-th event, of the last n; of fewer while there are no more
-    until(condition)            a result with every event for which the condition holds, of it and all since the last
+    sliding_count(n, every=m)   a result with every m-th event, over the last n; at first over fewer
+    until(condition)            a result with every event for which the condition holds, over it and all since the last
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, Val
 from lockgate.operators.evaluation import Evaluation, time_of
 from lockgate.operators.windows import SPAN
 
-_Slot = tuple[Any, int, int]
-"""What is kept of some events that came one after the other, and their smallest and greatest time."""
+_Slot = list[Any]
+"""What is kept of several consecutive events, and their least and greatest time."""
 
 
 @dataclass(frozen=True)
 class CountWindows(Operator):
-    """Windows of the last `size` events, one ending with every `every`-th; tumbling where the two are equal.
+    """Windows of the last `size` events, one ending with every `every`-th; tumbling if the two are equal.
 
-    Events are kept in slots of as many as divide both numbers, so that a fold, which cannot forget an event, needs no
-    more than what it keeps of each slot.
+    Events are kept in slots. The size of a slot is the greatest number that divides both. A fold cannot forget an
+    event, so a window is the merge of whole slots.
     """
 
     column: str
@@ -45,7 +45,7 @@ class CountWindows(Operator):
         object.__setattr__(self, "sides", _sides(self.evaluation))
 
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
-        """Fill slot after slot; tell the last ones whenever `every` events have come."""
+        """Fill slot after slot; emit a window whenever `every` events have come."""
         since, slots = (0, []) if state is None else (state[0], list(state[1]))
         width = gcd(self.size, self.every)
         needed_later = (self.size - self.every) // width
@@ -61,12 +61,12 @@ class CountWindows(Operator):
                 results += _told(self.evaluation, key, slots)
                 slots = slots[max(0, len(slots) - needed_later) :]
                 since = 0
-        return Outcome((since, slots) if slots else None, results)
+        return Outcome([since, slots] if slots else None, results)
 
 
 @dataclass(frozen=True)
 class UntilWindows(Operator):
-    """Windows that end with an event for which the column `condition` is true; null is not."""
+    """Windows that end with an event for which the column `condition` is true; null does not end one."""
 
     column: str
     condition: str
@@ -79,7 +79,7 @@ class UntilWindows(Operator):
         object.__setattr__(self, "sides", _sides(self.evaluation))
 
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
-        """Gather events; tell them whenever one ends the window."""
+        """Collect events; emit them whenever one ends the window."""
         slot: _Slot | None = state
         results: list[tuple[int, Values]] = []
         begin = 0
@@ -99,9 +99,9 @@ def _sides(evaluation: Evaluation) -> tuple[Side, ...]:
 def _grown(evaluation: Evaluation, slot: _Slot | None, rows: Sequence[Values]) -> _Slot:
     times = [time_of(row) for row in rows]
     if slot is None:
-        return evaluation.take(None, rows), min(times), max(times)
+        return [evaluation.take(None, rows), min(times), max(times)]
     kept, earliest, latest = slot
-    return evaluation.take(kept, rows), min(earliest, *times), max(latest, *times)
+    return [evaluation.take(kept, rows), min(earliest, *times), max(latest, *times)]
 
 
 def _told(evaluation: Evaluation, key: Key, slots: Sequence[_Slot]) -> list[tuple[int, Values]]:

@@ -1,4 +1,4 @@
-"""A limit for the time that the author's code takes, kept by a timer of the process."""
+"""A limit for the time that the user's code takes, kept by a timer of the process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _AGAIN_SECONDS = 1.0
 
 
 class TimedOut(BaseException):
-    """Raised inside of code whose time is over; no Exception, so that no `except Exception` in it goes on."""
+    """Raised in code whose time is over. It is no Exception, so `except Exception` in that code does not catch it."""
 
 
 def deadline(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """Raise TimedOut in the code inside once so much time has passed; None means no limit.
+    """Raise TimedOut in the enclosed code after so much time; None means no limit.
 
-    Python sees the timer between two of its own instructions: a call into C that never returns is not cut off. Workers
-    run their tasks in the main thread, which is the only one that a timer can interrupt; elsewhere there is no limit.
+    Python checks the timer between two of its own instructions, so a call into C that never returns is not cut off. A
+    timer interrupts only the main thread. Workers run their tasks there; in other threads there is no limit.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         return _NO_LIMIT
@@ -30,8 +30,8 @@ def deadline(seconds: float | None) -> contextlib.AbstractContextManager[None]:
 class _Limit:
     """A limit for one row.
 
-    To set the timer for each row would take longer than most rows do. It is left running, and rings at the earliest
-    when the row that it was set for would be too late; by then another row may be in hand, and it is set for that one.
+    To set the timer for each row would take longer than most rows do. So it keeps running. It rings at the earliest
+    when the row for which it was set would be too late. If another row is in hand by then, it is set for that one.
     """
 
     over_at: float | None = None  # when the time of the row in hand is over
@@ -46,7 +46,7 @@ class _Limit:
         now = time.monotonic()
         _Limit.over_at = over_at = now + self._seconds
         rings_at = _Limit.rings_at
-        # One that should have rung was switched off by somebody else who uses alarms.
+        # If a timer should have rung and did not, other code that uses alarms has switched it off.
         if rings_at is None or rings_at > over_at or rings_at <= now:
             signal.signal(signal.SIGALRM, _ring)
             _set_timer(over_at)
@@ -65,15 +65,15 @@ def _ring(number: int, frame: FrameType | None) -> None:
     _Limit.rings_at = None
     over_at = _Limit.over_at
     if over_at is None:
-        return  # nothing is in hand; who comes next sets it
+        return  # nothing is in hand; the next row sets it
     if frame is not None and frame.f_code in _OWN:
-        # The row is just taken or done; what is raised here would leave it in hand for ever.
+        # The row is just taken or done. An error raised here would leave it in hand forever.
         _set_timer(time.monotonic() + _AGAIN_SECONDS)
         return
     if time.monotonic() < over_at:
         _set_timer(over_at)
         return
-    _set_timer(time.monotonic() + _AGAIN_SECONDS)  # code that swallows what is raised is cut off again
+    _set_timer(time.monotonic() + _AGAIN_SECONDS)  # cut off again code that swallows the error
     raise TimedOut
 
 

@@ -1,12 +1,12 @@
-"""Pages dealt out anew: the keys of all buckets, to another number of buckets.
+"""Distribute the keys of all pages over another number of buckets.
 
-A key belongs to the bucket that its hash says, so with another number of buckets nearly every key moves. State is far
-larger than memory, so nothing here holds more than some pages:
+The hash of a key decides its bucket, so with another number of buckets nearly every key moves. State is far larger than
+memory, so nothing here holds more than some pages:
 
     deal      a page of an old bucket     a piece for every new bucket that has a key in it
-    gather    the pieces of a new bucket  by the least hash of each: pages again, and then the index
+    gather    the pieces of a new bucket  by the least hash of each: new pages, and then the index
 
-The pieces of one old bucket do not overlap, so at most one from each old bucket waits for the next one to come.
+The pieces of one old bucket do not overlap. So at most one from each old bucket waits for the next one to come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Piece:
 
 
 def deal(content: bytes, buckets: int) -> Iterator[Piece]:
-    """The pieces of a page, where there are so many buckets."""
+    """The pieces of a page for this number of buckets."""
     for number, page in Page(0, content).dealt(buckets):
         yield Piece(number, page.least, page.content())
 
@@ -41,7 +41,7 @@ def gather(
     declared: Mapping[str, Any] | None,
     limit: int = PAGE_BYTES_MAX,
 ) -> Iterator[tuple[str, bytes]]:
-    """The cells of a new bucket by name, its index last, out of pieces that come by the least hash of each."""
+    """The cells of a new bucket by name, its index last. The pieces come ordered by the least hash of each."""
     index = Index(None)
     index.clock, index.declared = clock, declared
     first, index.begins = index.begins[0], []

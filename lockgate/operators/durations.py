@@ -1,6 +1,6 @@
-"""Durations as text, as Spark writes them: `"10 seconds"`, `"1 hour 30 minutes"`.
+"""Durations as text: `"10 seconds"`, `"1 hour 30 minutes"`, and shorter `"5m"`, `"1h30m"`, `"250ms"`, `"2d"`.
 
-Job files and the functions that run in workers write them alike, so they are read here, where both can see it.
+Job files and the functions that run in workers use the same texts. Both import this module, so there is one parser.
 """
 
 from __future__ import annotations
@@ -18,26 +18,61 @@ UNITS_US = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
-_WHOLE = re.compile(r"(-?\d+\s*[a-z]+\s*)+")
+_SHORT = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "secs": "second",
+    "m": "minute",
+    "min": "minute",
+    "mins": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "hrs": "hour",
+    "d": "day",
+    "w": "week",
+}
+_WHOLE = re.compile(r"(-?\d+\s*[a-z]+\s*)+", re.IGNORECASE)
+_BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+ADVICE = 'a timedelta or a text such as "10 seconds", "5m", "1h30m" or "250ms" (units: us, ms, s, m, h, d, w)'
+"""What a duration can be, for errors."""
 
 
 @lru_cache(maxsize=256)
-def read_duration(text: str) -> timedelta | None:
-    """The duration that a text means, or None where it means none.
+def read_duration(text: str) -> timedelta:
+    """Read a duration.
 
-    >>> read_duration("1 minute 30 seconds")
-    datetime.timedelta(seconds=90)
+    Args:
+        text: whole numbers, each with its unit. A unit is a word, one or many (`hour`, `hours`), or short (`h`).
+
+    Raises:
+        ValueError: the text is no duration; the message says why.
+
+    >>> read_duration("1 minute 30 seconds"), read_duration("1m30s")
+    (datetime.timedelta(seconds=90), datetime.timedelta(seconds=90))
+    >>> read_duration("5 parsecs")
+    Traceback (most recent call last):
+    ValueError: 'parsecs' is not a unit of time
     """
-    text = text.strip().lower()
+    text = text.strip()
+    if _BARE_NUMBER.fullmatch(text):
+        raise ValueError("the number has no unit")
     if not _WHOLE.fullmatch(text):
-        return None
-    total_us = 0
-    for count, unit in re.findall(r"(-?\d+)\s*([a-z]+)", text):
-        size = UNITS_US.get("millisecond" if unit == "ms" else unit.removesuffix("s"))
-        if size is None:
-            return None
-        total_us += int(count) * size
+        raise ValueError("a duration is whole numbers, each with its unit")
+    total_us = sum(int(count) * _size_us(unit) for count, unit in re.findall(r"(-?\d+)\s*([A-Za-z]+)", text))
     try:
         return timedelta(microseconds=total_us)
-    except OverflowError:  # more days than a timedelta holds
-        return None
+    except OverflowError as error:
+        raise ValueError("it is longer than a timedelta can be") from error
+
+
+def _size_us(unit: str) -> int:
+    if unit == "M":  # in other systems "1M" is a month
+        raise ValueError("'M' can be read as minutes or months: write 'm' or 'minutes'")
+    word = unit.lower()
+    size = UNITS_US.get(_SHORT.get(word, word.removesuffix("s")))
+    if size is None:
+        raise ValueError(f"{unit!r} is not a unit of time")
+    return size

@@ -1,4 +1,4 @@
-"""One epoch of an operator over the keys of one bucket: those with rows, and those that want to be woken."""
+"""One epoch of an operator over the keys of one bucket: keys with rows, and keys that asked to be called."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def run_epoch(
     put_aside: PutAside | None = None,
     watch: Watch | None = None,
 ) -> Found:
-    """Take the rows of an epoch and the time; what came out.
+    """Take the rows of an epoch and the time; return what the operator emits.
 
-    Rows that it fails on are put aside, or stop it. `watch` is told what the author's code gets, before it gets it.
+    Rows on which it fails are put aside, or stop it. `watch` sees what the user's code gets, before the code gets it.
     """
-    # A watermark never goes back: a bucket that has acted on one keeps to it.
+    # A watermark never goes back: a bucket that has acted on one keeps it.
     clock = Clock(before=pages.clock, now=max(watermark, pages.clock), wall=wall)
     operator.tell_rows(watch)
     step = operator.step if watch is None else _watched(operator.step, watch)
-    step = step if put_aside is None else tolerant(step, put_aside)
+    step = step if put_aside is None else tolerant(step, put_aside, pages.encoding)
     found = pages.run(groups, step, clock)
     pages.flush(clock.now)
     return found

@@ -1,16 +1,16 @@
-"""What is made of the rows of a window: aggregates, kept as folds, or whatever a function of the author's says of all.
+"""What is computed from the rows of a window: aggregates, kept as folds, or the result of a user's function.
 
-An evaluation keeps plain data that grows as rows come in. What two groups kept can be merged, as sessions that meet
-and the slices of a sliding window are, and nothing that was handed in is ever changed in place: a step that is
-repeated finds what it found before.
+An evaluation keeps plain data that grows with the rows. What is kept of two groups can be merged, for sessions that
+meet and for the slices of a sliding window. Nothing that was passed in is changed in place, so a repeated step finds
+what it found before.
 
-    Folds     one row a window; keeps what its folds keep, so the rows themselves are gone
-    Whole     any number of rows a window; keeps every row until the window is done
+    Folds     one row for each window; keeps what its folds keep, not the rows themselves
+    Whole     any number of rows for each window; keeps every row until the window is done
 
-Rows come epoch by epoch, and which epoch a row falls into is chance. So where rows go by their time, those of one time
-go by where they came from, and a replay gives what the live run gave.
+Rows come epoch by epoch, and it is chance which epoch a row is in. So rows that are ordered by time are also ordered by
+source position within one time, and a replay gives what the live run gave.
 
-A row comes as (number, time, *values of `reads`, and what else the operator reads).
+A row is (number, time, *values of `reads`, and what else the operator reads).
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from lockgate.operators.contract import Key, StepFailed, Values
 from lockgate.operators.fold import Fold
 
 TIME = 1
-"""Where a row has its time; what an evaluation reads comes behind it."""
+"""The place of the time in a row; what an evaluation reads follows it."""
 
 WholeFunction = Callable[[Key, list[Values]], Iterable[Values]]
 
 
 class Evaluation(ABC):
-    """What is kept of the rows of a window, and what is said of them."""
+    """What is kept of the rows of a window, and the result that they give."""
 
     reads: tuple[str, ...]
-    """The columns that it looks at, beside the time."""
+    """The columns that it reads, beside the time."""
 
     columns: tuple[str, ...]
     """What it gives: name and type of each column, as DDL."""
 
     @abstractmethod
     def take(self, kept: Any, rows: Sequence[Values]) -> Any:
-        """What is kept with these rows too; `kept` is None where there is nothing yet."""
+        """What is kept together with these rows; `kept` is None if there is nothing yet."""
 
     @abstractmethod
     def merge(self, parts: Sequence[Any]) -> Any:
-        """What is kept of several groups that are one, the first before the second."""
+        """What is kept of several groups that become one, in their order."""
 
     @abstractmethod
     def results(self, key: Key, kept: Any) -> Iterable[Values]:
-        """What is said of all that was taken, as of now."""
+        """The result over all rows that were taken, as of now."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Folds(Evaluation):
-    """Aggregates; `identity` is a column that tells an event from every other, for the folds that need one."""
+    """Aggregates. `identity` is a column that distinguishes events, for the folds that need one."""
 
     aggregates: tuple[Aggregate, ...]
     identity: str | None = None
@@ -103,15 +103,13 @@ class Folds(Evaluation):
                 except StepFailed as failed:
                     raise StepFailed(failed.reason, row[0]) from failed
             grown.append(value)
-        return tuple(grown)
+        return grown
 
     def merge(self, parts: Sequence[Any]) -> Any:
         """Merge fold by fold."""
         merged = parts[0]
         for part in parts[1:]:
-            merged = tuple(
-                fold.merge(one, two) for (fold, _, _), one, two in zip(self._feeds, merged, part, strict=True)
-            )
+            merged = [fold.merge(one, two) for (fold, _, _), one, two in zip(self._feeds, merged, part, strict=True)]
         return merged
 
     def results(self, key: Key, kept: Any) -> Iterable[Values]:
@@ -123,8 +121,8 @@ class Folds(Evaluation):
 class Whole(Evaluation):
     """A function of the key and all rows of a window, each the values of `values`; it may raise `StepFailed`.
 
-    With `place`, a column that sorts as source positions do, rows are in the order of their time and place; without it
-    they are as they came.
+    With `place`, a column that sorts as source positions do, rows are in the order of their time and place. Without it
+    they are in the order of arrival.
     """
 
     function: WholeFunction
@@ -137,27 +135,27 @@ class Whole(Evaluation):
         object.__setattr__(self, "reads", (*self.values, *((self.place,) if self.place else ())))
 
     def take(self, kept: Any, rows: Sequence[Values]) -> Any:
-        """Keep the rows, each with its time, and with its place where that is read."""
+        """Keep the rows, each with its time, and with its place if that is read."""
         end = TIME + 1 + len(self.reads)
-        return [*(kept or ()), *(row[TIME:end] for row in rows)]
+        return [*(kept or ()), *([*row[TIME:end]] for row in rows)]
 
     def merge(self, parts: Sequence[Any]) -> Any:
         """All rows of all groups."""
         return parts[0] if len(parts) == 1 else [row for part in parts for row in part]
 
     def results(self, key: Key, kept: Any) -> Iterable[Values]:
-        """What the function says."""
+        """The result of the function."""
         return self.function(key, self.rows(kept))
 
     def rows(self, kept: Any) -> list[Values]:
         """The rows that are kept, in their order."""
         if self.place is None:
-            return [row[1:] for row in kept]
-        return [row[1:-1] for row in sorted(kept, key=itemgetter(0, -1))]
+            return [tuple(row[1:]) for row in kept]
+        return [tuple(row[1:-1]) for row in sorted(kept, key=itemgetter(0, -1))]
 
 
 def time_of(row: Values) -> int:
-    """When a row happened."""
+    """The time of a row; StepFailed if it has none."""
     time: int | None = row[TIME]
     if time is None:
         raise StepFailed("its time is null, so it belongs to no window", row[0])

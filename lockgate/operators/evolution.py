@@ -1,27 +1,27 @@
-"""What becomes of state when the code that keeps it has changed.
+"""What happens to state when the code that keeps it changes.
 
-State is stored with its declarations. At a start they are compared with those of the code, and every state that is
-read from then on is converted, or the job is refused before it runs; state is never read as what it is not:
+State is stored with its declarations. A start compares them with those of the code. Then every state that is read is
+converted, or the job is refused before it runs. State is never read as something else:
 
-    a new state                                        begins empty
-    a state that is not declared any more              is forgotten, and that is said
-    INT -> BIGINT, FLOAT -> DOUBLE, also inside        taken
-    a struct with more fields than before              taken, the new fields are null
-    another time to live                               counts from the last write; from now, where there was none
-    everything else                                    refused
+    a new state                                        starts empty
+    a state that is no longer declared                 is forgotten, and the run says so
+    INT -> BIGINT, FLOAT -> DOUBLE, also inside        is kept
+    a struct with more fields than before              is kept, the new fields are null
+    another time to live                               counts from the last write; from now, if there was none
+    anything else                                      is refused
 
-That is for functions with state, whose states are declared one by one. What other steps keep (aggregates, windows,
-patterns) is made by us; of those every change is refused.
+This holds for functions with state, whose states the user declares one by one. Lockgate defines what other steps keep
+(aggregates, windows, patterns), and refuses every change of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lockgate.errors import BadJob
-from lockgate.operators.states import as_kept
+from lockgate.operators.states import as_dict, as_kept
 from lockgate.operators.statetypes import Convert, Type, read_type
 
 _WIDER = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
@@ -40,16 +40,16 @@ class Evolution:
     before: tuple[str, ...]  # the names of the states, in their order in the state of a key
     after: tuple[str, ...]
     changed: Mapping[str, Convert]  # by name of the state, for those whose data changes
-    undated: frozenset[str]  # states that expire no more
+    undated: frozenset[str]  # states that no longer expire
     forgotten: tuple[str, ...]
-    is_redated: bool = False  # does any state expire at another time than was planned for it?
+    is_redated: bool = False  # does any state expire at another time than planned?
 
     @property
     def is_needed(self) -> bool:
         """Is there anything to convert?"""
         return self.before != self.after or bool(self.changed or self.undated)
 
-    def __call__(self, state: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    def __call__(self, state: Sequence[Any] | None) -> list[Any] | None:
         if state is None:
             return None
         held, written, event, wall = state if len(state) > 1 else (*state, (None,) * len(self.before), [], [])
@@ -62,7 +62,7 @@ class Evolution:
 
 
 def adapt(old: Declared, new: Declared, *, where: str) -> Evolution:
-    """How state kept as `old` says is read by a step that keeps it as `new` says; refused where nobody can."""
+    """How a step that declares `new` reads state kept as `old`; refused if it cannot."""
     before, after = old["parts"], new["parts"]
     changes = [
         f"{name} was {before.get(name, 'nothing')}, and is {after.get(name, 'nothing')} now"
@@ -73,14 +73,14 @@ def adapt(old: Declared, new: Declared, *, where: str) -> Evolution:
         raise BadJob(
             f"the state in the checkpoint is that of another step: {'; '.join(changes)}",
             where=where,
-            fix="bring the step back to what it was; or give it another name=, under which it begins with an empty"
-            " state; or begin again with everything: lockgate run --new-life",
+            fix="bring the step back to what it was; or give it another name=, under which it starts with empty state;"
+            " or start over with everything: lockgate run --new-life",
         )
     return evolve(old["states"], new["states"], where=where)
 
 
 def evolve(old: Declarations, new: Declarations, *, where: str) -> Evolution:
-    """How state declared as `old` is read by code that declares `new`; refused where that could go wrong."""
+    """How code that declares `new` reads state declared as `old`; refused if that could go wrong."""
     changed: dict[str, Convert] = {}
     undated: set[str] = set()
     is_redated = False
@@ -91,7 +91,7 @@ def evolve(old: Declarations, new: Declarations, *, where: str) -> Evolution:
             raise BadJob(
                 f"state {name!r} was kept as {_told(before)}, and is declared as {_told(after)} now",
                 where=where,
-                fix="declare it as it was, or declare the new one under another name, which begins empty; a type may"
+                fix="declare it as it was, or declare the new one under another name, which starts empty; a type may"
                 " become wider (INT to BIGINT, FLOAT to DOUBLE, more fields in a struct) and change in no other way",
             )
         if value is not _same:
@@ -118,7 +118,7 @@ def _has_keys_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _widen(old: Type, new: Type) -> Convert | None:
-    """What makes a value of the old type one of the new; None where nothing safely does."""
+    """What converts a value of the old type to the new one; None if no conversion is safe."""
     if _WIDER.get(old.name) == new.name:
         return _same
     if old.name != new.name or old.digits != new.digits:
@@ -149,12 +149,12 @@ def _widen_struct(old: Type, new: Type) -> Convert | None:
 
 
 def _inside(kind: str, convert: Convert) -> Convert:
-    """The same for everything that a list or a map holds."""
+    """The same conversion for everything in a list or a map."""
     each = _nullable(convert)
     if kind == "list":
         return lambda values: [each(value) for value in values]
     if kind == "map":
-        return lambda values: {key: each(value) for key, value in values.items()}
+        return lambda held: {key: each(value) for key, value in as_dict(held).items()}
     return convert
 
 

@@ -1,14 +1,15 @@
-"""Several functions over one event, side by side, joined when all have answered or its time is over.
+"""Several functions over one event, side by side, joined when all have answered or the deadline is over.
 
-    launch    every function gets the event and a thread of its own; the event's deadline counts from here
-    land      the scores that were there in time, and for each of the others why it is missing
+    launch    every function gets the event and a thread of its own; the deadline of the event starts here
+    land      the scores that came in time, and for each of the others the reason why it is missing
 
-Several events are in flight at once, each with a deadline of its own; they land in the order in which they were
-launched. A thread cannot be ended from outside: a call that is cut off goes on, and its answer is nobody's. So a
-function has at most twice as many calls as there may be events in flight. While those that do not come back take all of
-them, it is skipped, and it is called again when the first of them has returned.
+Several events are in flight at once, each with its own deadline. They land in the order in which they were launched.
 
-What counts is when a function returned, and not when somebody looked: an answer behind its deadline is none.
+A thread cannot be ended from outside: a call that is cut off continues, and its answer is dropped. So a function has at
+most twice as many calls as there may be events in flight. While hanging calls take all of them, the function is
+skipped. When the first of them returns, it is called again.
+
+What counts is when a function returned, not when the task looked: an answer after its deadline is missing.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-_IDLE_SECONDS = 10.0  # after which a thread that nobody needs ends
-_STEP = math.log(1.02)  # latencies are told to 2 in 100
+_IDLE_SECONDS = 10.0  # after which an unused thread ends
+_STEP = math.log(1.02)  # latencies are exact to 2 %
 _REASON_MAX = 400  # characters
 
 
 class Ending(Enum):
-    """What became of a function's call for an event."""
+    """How a function's call for an event ended."""
 
     ANSWERED = "answered"
     TIMED_OUT = "timed_out"
@@ -56,7 +57,7 @@ class Joined:
 
     @property
     def missing(self) -> dict[str, str]:
-        """The functions that gave nothing, with the reasons."""
+        """The functions without a score, with the reasons."""
         return {name: score.reason or "" for name, score in self.scores.items() if score.ending is not Ending.ANSWERED}
 
 
@@ -64,7 +65,7 @@ class FanOutClock(Protocol):
     """What time it is, in seconds, and how to wait for more of it."""
 
     def now(self) -> float:
-        """The time, from any beginning."""
+        """The time, from any start."""
 
     def wait(self, changed: threading.Condition, seconds: float) -> None:
         """Wait for a change, or until so much time has passed."""
@@ -83,7 +84,7 @@ class MachineClock:
 
 
 class FanOutMachine:
-    """Calls functions side by side; one for a step in a process, whose threads outlive tasks."""
+    """Calls functions side by side. A process has one for each step; its threads outlive tasks."""
 
     def __init__(
         self,
@@ -102,13 +103,13 @@ class FanOutMachine:
 
     @property
     def has_threads(self) -> bool:
-        """Does a call run, or wait threads for the next one? They end when nobody has needed them for a while."""
+        """Does a call run, or do threads wait for the next one? Idle threads end after a while."""
         with self._changed:
             return any(lane.threads for lane in self._lanes)
 
     @property
     def running(self) -> dict[str, int]:
-        """How many calls of each function have not come back, whether somebody still waits for them or not."""
+        """How many calls of each function have not returned, also those that were cut off."""
         with self._changed:
             return {lane.name: lane.running for lane in self._lanes}
 
@@ -159,7 +160,7 @@ class _Flight:
 
 
 class _Lane:
-    """A function, and the threads that call it: as many as were ever needed at once, each for as long as it is."""
+    """A function and the threads that call it: as many as were ever needed at once, until they are idle."""
 
     def __init__(
         self,
@@ -195,12 +196,12 @@ class _Lane:
             except Empty:
                 with self._changed:
                     if not self._calls.empty():
-                        continue  # it came just now, and counts on this thread
+                        continue  # it came just now, and needs this thread
                     self.threads -= 1
                     return
             try:
                 score = Score(Ending.ANSWERED, self._function(row))
-            except BaseException as error:  # noqa: BLE001 - sys.exit is one that is no Exception
+            except BaseException as error:  # noqa: BLE001 - sys.exit raises one that is no Exception
                 score = Score(Ending.FAILED, reason=told_error(error))
             at = self._clock.now()
             with self._changed:
@@ -214,12 +215,12 @@ def told_error(error: BaseException) -> str:
     """An error as a reason."""
     try:
         return as_reason(f"{type(error).__name__}: {error}")
-    except BaseException:  # noqa: BLE001 - an error may raise whatever it likes when it is told
+    except BaseException:  # noqa: BLE001 - the text of an error is computed by its class, which may raise anything
         return as_reason(type(error).__name__)
 
 
 def told_unfit(value: Any, kind: Any, error: BaseException) -> str:
-    """Why a value is no score: it is not of the type of its column."""
+    """Why a value is no score: it does not have the type of its column."""
     try:
         shown = _BRIEF.repr(value)
     except BaseException:  # noqa: BLE001 - as above
@@ -232,7 +233,7 @@ def told_unfit(value: Any, kind: Any, error: BaseException) -> str:
 
 
 def as_reason(text: str) -> str:
-    """A text as it stands in a result, in a letter and in their topics: not too long, and such as can be written."""
+    """A text for a result, a dead letter and their topics: shortened, and with characters that can be written."""
     cut = text if len(text) <= _REASON_MAX else f"{text[:_REASON_MAX]}…"
     return cut.encode(errors="backslashreplace").decode()
 
@@ -251,7 +252,7 @@ class Tally:
     latencies: Counter[int] = field(default_factory=Counter)  # events by the logarithm of their microseconds
     began: float = 0.0  # when the task began that counts, in seconds since 1970
     waits: Counter[int] = field(default_factory=Counter)  # as latencies: how long they had waited when it began
-    ages: Counter[int] = field(default_factory=Counter)  # as latencies: from their arrival until their results were out
+    ages: Counter[int] = field(default_factory=Counter)  # as latencies: from arrival until the results were written
 
     def count(self, joined: Joined) -> None:
         """Add an event."""
@@ -262,19 +263,19 @@ class Tally:
         self.latencies[_bucket(joined.seconds)] += 1
 
     def arrive(self, arrived: float) -> None:
-        """Note when an event arrived, in seconds since 1970. One of the future came when the task began."""
+        """Note when an event arrived, in seconds since 1970. A time in the future counts as the start of the task."""
         self.waits[_bucket(self.began - arrived)] += 1
 
     def publish(self, now: float) -> Tally:
-        """The same when the results of the task are out, with the ages of the events whose arrival it knows."""
+        """The same after the results of the task are written, with the ages of events with a known arrival."""
         ages = Counter[int]()
         for bucket, count in self.waits.items():
-            # The task's clock cancels out: what is left is now, less the arrival.
+            # The clock of the task cancels out: now, less the arrival, remains.
             ages[_bucket(_seconds(bucket) + now - self.began)] += count
         return replace(self, waits=Counter(), ages=ages)
 
     def add(self, other: Tally) -> None:
-        """Add what another one has counted."""
+        """Add the counts of another one."""
         self.events += other.events
         self.partial += other.partial
         for name, endings in other.endings.items():

@@ -1,13 +1,13 @@
-"""The folds that aggregates are made of: the five of SQL, first and last, and two for functions of the author's.
+"""The folds of aggregates: the five of SQL, first and last, and two for functions of the user.
 
 They mean what Spark means by the same words, so a rolling total and a batch query over the same events agree:
 
     nulls are skipped; of no value a count is 0 and every other result is null
     NaN is greater than every other number
-    a sum of whole numbers is a BIGINT, a sum of decimals has at most 38 digits; one that is larger stops the job
+    a sum of whole numbers is a BIGINT, a sum of decimals has at most 38 digits; a larger one stops the job
     an average is kept as its sum and its count; that sum is exact for whole numbers, however large
 
-A function of the author's that raises stops the job too. Whoever calls a fold adds on which row it was.
+A user's function that raises stops the job too. The caller of a fold adds which row it was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lockgate.operators.fold import Fold
 BIGINT_MIN = -(2**63)
 BIGINT_MAX = 2**63 - 1
 
-# Python's own context would round at 28 digits, in silence.
+# Python's own context would silently round at 28 digits.
 _EXACT = Context(prec=38, traps=[Inexact])
 _DIVISION = Context(prec=76, rounding=ROUND_HALF_UP)
 _DECIMAL_SCALE = re.compile(r"\s*(?:decimal|dec|numeric)\s*\(\s*\d+\s*(?:,\s*(\d+)\s*)?\)\s*", re.IGNORECASE)
@@ -67,7 +67,7 @@ class _One(Fold):
 
     @abstractmethod
     def choose(self, kept: Any, value: Any) -> Any:
-        """The one value that stands for both."""
+        """The one value that represents both."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ class Last(_One):
 
 @dataclass(frozen=True)
 class Avg(Fold):
-    """The mean; of decimals it is rounded to `scale` digits behind the point, half up, as Spark does it."""
+    """The mean; of decimals it is rounded to `scale` decimal places, half up, as Spark does it."""
 
     scale: int | None = None
 
     def empty(self) -> Any:
-        return None, 0
+        return [None, 0]
 
     def add(self, kept: Any, value: Any, identity: int) -> Any:
         if value is None:
             return kept
         total, count = kept
-        return (_plus(total, value) if count else value), count + 1
+        return [_plus(total, value) if count else value, count + 1]
 
     def merge(self, one: Any, two: Any) -> Any:
         if not (one[1] and two[1]):
             return one if one[1] else two
-        return _plus(one[0], two[0]), one[1] + two[1]
+        return [_plus(one[0], two[0]), one[1] + two[1]]
 
     def result(self, kept: Any) -> Any:
         total, count = kept
@@ -145,9 +145,9 @@ class Avg(Fold):
 
 @dataclass(frozen=True)
 class Combine(_One):
-    """What a function of the author's makes of two values, and of that and the next one, and so on.
+    """What a user's function makes of two values, of that and the next one, and so on.
 
-    The function has to be associative and commutative, and must leave its arguments as they are.
+    The function must be associative and commutative, and must not change its arguments.
     """
 
     function: Callable[[Any, Any], Any]
@@ -162,29 +162,29 @@ class Combine(_One):
 
 @dataclass(frozen=True)
 class History(Fold):
-    """What a function of the author's makes of the list of all values; so all of them are kept."""
+    """What a user's function makes of the list of all values; all of them are kept."""
 
     function: Callable[[list[Any]], Any]
 
     is_bounded = False
 
     def empty(self) -> Any:
-        return ()
+        return []
 
     def add(self, kept: Any, value: Any, identity: int) -> Any:
         if value is None:
             return kept
-        # Runs of falling length, joined as soon as one is no longer than the next. One tuple would be copied with
-        # every value, which takes a window of 100,000 values seconds.
-        run: tuple[Any, ...] = (value,)
+        # Runs of falling length, joined as soon as one is no longer than the next. A single list would be copied with
+        # every value, which takes seconds for a window of 100,000 values.
+        run: list[Any] = [value]
         end = len(kept)
         while end and len(kept[end - 1]) <= len(run):
             end -= 1
-            run = kept[end] + run
-        return (*kept[:end], run)
+            run = [*kept[end], *run]
+        return [*kept[:end], run]
 
     def merge(self, one: Any, two: Any) -> Any:
-        return (*one, *two)
+        return [*one, *two]
 
     def result(self, kept: Any) -> Any:
         return _call(self.function, [value for run in kept for value in run]) if kept else None
@@ -194,7 +194,7 @@ _FOLDS: dict[str, type[Fold]] = {"sum": Sum, "min": Min, "max": Max, "count": Co
 
 
 def fold_of(function: str, result_type: str) -> Fold:
-    """The fold of one of SQL's five functions, where Spark says that its result has this type.
+    """The fold of one of SQL's five functions, if Spark says that its result has this type.
 
     >>> fold_of("sum", "bigint"), fold_of("avg", "decimal(14,6)")
     (Sum(), Avg(scale=6))
@@ -217,5 +217,5 @@ def _plus(one: Any, two: Any) -> Any:
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except BaseException as error:  # sys.exit is one that is no Exception
+    except BaseException as error:  # sys.exit raises one that is no Exception
         raise StepFailed(f"{type(error).__name__}: {error}") from error

@@ -1,21 +1,23 @@
-"""The windows of a key that are not done yet: what they hold, what was said of them, and what is said next.
+"""The open windows of a key: what they hold, which results they have emitted, and which come next.
 
-Rows are kept in slices, each row once, however many windows overlap: a window is the slices between its start and its
-end, one after the other. Of each window there is a small record beside them. Rows that come are gathered, and join
-their slice when something is said of it: where single rows may give results, joining each would copy all before it.
+Rows are kept in slices, each row once, however many windows overlap. A window is the slices between its start and its
+end. Beside them each window has a small record. New rows are collected, and join their slice when a result is emitted:
+if single rows can give results, joining each of them would copy all rows before it.
 
-    open        its end is ahead of the watermark; a trigger may ask for early results
-    closed      the watermark has reached its end: the final result is told
-    corrected   while `allowed` lasts, rows that come after the end change the result, which is told again
+What is kept of a key is [slices, windows], both as lists of pairs: [start, what is kept] and [start, record].
+
+    open        its end is after the watermark; a trigger may ask for early results
+    closed      the watermark has reached its end: the final result is emitted
+    corrected   during `allowed`, rows that come after the end change the result, which is emitted again
     done        forgotten; a row for it is late
 
-Where a window may be told more than once its results are numbered: `revision` counts them from 0, and the one with the
-highest number is the one that holds. `is_final` says that the watermark had reached the end of the window.
+If a window can emit several results, they are numbered: `revision` counts them from 0, and the one with the highest
+number is valid. `is_final` says that the watermark had reached the end of the window.
 
-Sessions that meet become one, and the one keeps the earliest start. What was told of the others is then taken back: a
-row with the old `window_start`, the next revision, null for every aggregate, and a `window_end` equal to the
-`window_start`, which no real window has. It is final if what it takes back was. The same row takes a result back whose
-function has nothing more to say.
+Sessions that meet become one, which keeps the earliest start. The results of the others are then taken back by a row
+with the old `window_start`, the next revision, null for every aggregate, and a `window_end` equal to the
+`window_start`, which no real window has. It is final if the result was. The same row takes back a result whose function
+returns nothing any more.
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ from lockgate.operators.evaluation import Evaluation
 RESULT, LATE = 0, 1
 """The sides of a window."""
 
-# A record: the end; how many results were told; the end that a final one was told for; how many rows came since the
-# last result; the processing time of the last result, or of the first row.
+# A record: the end; how many results were emitted; the end for which a final one was emitted; how many rows came since
+# the last result; the processing time of the last result, or of the first row.
 _END, _TOLD, _FINAL, _SINCE, _ASKED = range(5)
 _Record = list[Any]
 
 
 @dataclass(frozen=True)
 class Triggers:
-    """When a window is told beside the moment that the watermark reaches its end.
+    """When a window emits a result, in addition to the moment when the watermark reaches its end.
 
-    Durations are microseconds. `allowed` is for how long rows behind the end still correct the result, None where they
-    never do; with `is_on_late` each such row gives a result of its own, without it the rows of an epoch give one.
-    Early results come `early_every` of processing time where something changed, or after every `early_events` rows.
+    Durations are microseconds. `allowed` is for how long rows after the end still correct the result; None means never.
+    With `is_on_late` each such row gives a result; without it the rows of an epoch give one together. Early results
+    come after `early_every` of processing time if something changed, or after every `early_events` rows.
     """
 
     allowed: int | None = None
@@ -53,7 +55,7 @@ class Triggers:
 
     @property
     def has_revisions(self) -> bool:
-        """May a window be told more than once?"""
+        """May a window emit more than one result?"""
         return self.allowed is not None or self.early_every is not None or self.early_events is not None
 
     @property
@@ -66,11 +68,12 @@ class OpenWindows:
     """The windows of one key, for the time of one step."""
 
     def __init__(self, evaluation: Evaluation, triggers: Triggers, key: Key, state: Any, clock: Clock) -> None:
-        slices, windows = ({}, {}) if state is None else state
+        slices, windows = ((), ()) if state is None else state
         self._slices: dict[int, Any] = dict(slices)
         self._gathered: dict[int, list[Values]] = {}  # rows that have not joined their slice yet
-        self._windows: dict[int, _Record] = {start: list(record) for start, record in windows.items()}
-        self._starts: list[int] = sorted(windows)  # kept up by `meet`, which alone looks at it
+        pairs = windows.items() if type(windows) is dict else windows  # a dict in state of format 1
+        self._windows: dict[int, _Record] = {start: [*record] for start, record in pairs}
+        self._starts: list[int] = sorted(self._windows)  # kept up to date by `meet`, its only reader
         self._evaluation = evaluation
         self._triggers = triggers
         self._allowed = triggers.allowed or 0
@@ -87,7 +90,7 @@ class OpenWindows:
         self._rows.append((LATE, (row[0], start, end)))
 
     def take(self, at: int, windows: Sequence[tuple[int, int]], rows: Sequence[Values]) -> None:
-        """Rows of the slice that begins at `at`, which all of these windows (start, end) hold."""
+        """Take rows of the slice that begins at `at`. All of these windows (start, end) hold the slice."""
         self._slices.setdefault(at, None)
         self._gathered.setdefault(at, []).extend(rows)
         triggers = self._triggers
@@ -103,8 +106,8 @@ class OpenWindows:
                 self._tell(start, record, is_final=False)
 
     def meet(self, start: int, end: int) -> tuple[int, int]:
-        """Make one session of this one and all that it touches; its start and end."""
-        # Sessions never overlap: in the order of their starts they are in that of their ends.
+        """Join this session with all that it touches; return the start and end of the result."""
+        # Sessions never overlap, so the order of their starts is also the order of their ends.
         last_met = first_met = bisect_right(self._starts, end)
         while first_met and start <= self._windows[self._starts[first_met - 1]][_END]:
             first_met -= 1
@@ -126,7 +129,7 @@ class OpenWindows:
             self._slices[first] = self._evaluation.merge(parts)
         self._windows[first] = [
             last,
-            records[0][_TOLD] if met[0] == first else 0,  # no window of this start was told yet
+            records[0][_TOLD] if met[0] == first else 0,  # no window with this start has emitted a result
             records[0][_FINAL] if met[0] == first else None,
             sum(record[_SINCE] for record in records),
             min(record[_ASKED] for record in records),
@@ -134,7 +137,7 @@ class OpenWindows:
         return first, last
 
     def settle(self) -> Outcome:
-        """Tell what the time asks for, forget what is done, and say when to be woken."""
+        """Emit the results that are due, forget what is done, and say when to be called again."""
         now, wall = self._clock.now, self._clock.wall
         every = self._triggers.early_every
         wakes: list[int] = []
@@ -157,10 +160,11 @@ class OpenWindows:
                     wakes_wall.append(record[_ASKED] + every)
         if not self._windows:
             return Outcome(None, self._rows)
-        # Windows are done in the order of their starts, so what begins before all of them is in none of them.
+        # Windows end in the order of their starts, so a slice before the first window is in no window.
         first = min(self._windows)
-        slices = {at: self._slice(at) for at in self._slices if at >= first}
-        return Outcome((slices, self._windows), self._rows, min(wakes), min(wakes_wall, default=None))
+        slices = [[at, self._slice(at)] for at in self._slices if at >= first]
+        kept = [slices, [[start, record] for start, record in self._windows.items()]]
+        return Outcome(kept, self._rows, min(wakes), min(wakes_wall, default=None))
 
     def _tell(self, start: int, record: _Record, *, is_final: bool) -> None:
         end = record[_END]
@@ -183,7 +187,7 @@ class OpenWindows:
         self._rows.append((RESULT, (start, start, *self._revision(record, is_final=is_final), *nothing)))
 
     def _revision(self, record: _Record, *, is_final: bool) -> Values:
-        """What numbers a result; nothing where a window is told once, also if that was otherwise when it opened."""
+        """The number of a result; nothing if a window emits one result, even if it was opened under other triggers."""
         return (record[_TOLD], is_final) if self._triggers.has_revisions else ()
 
     def _slice(self, at: int) -> Any:

@@ -1,30 +1,29 @@
 """Patterns: this, then that, within a time, among the events of one key.
 
-The events of a key are taken in the order of their event time, and of their source positions where times are equal,
-whatever epochs they came in. So they wait until the watermark has passed them, and one that comes later still is late.
-Without event time they are taken as they come, at the time of their epoch. Every event that fits the first stage begins
-a partial match, and then:
+The events of a key are taken in the order of their event time, and of their source positions if times are equal,
+whatever epochs they came in. So they wait until the watermark has passed them, and a later one is late. Without event
+time they are taken as they come, at the time of their epoch. Every event that fits the first stage starts a partial
+match. Then each stage has its rule:
 
-    then               the first event that fits is taken, those before it are skipped
-    next               the very next event of the key has to fit, or the partial match is over
-    not followed by    such an event, before the next stage is reached, ends the partial match, also where it would fit
-                       that stage; as last stage: the match is complete when the time has passed without one
+    then               takes the first event that fits, and skips those before it
+    next               the very next event of the key must fit, or the partial match ends
+    not followed by    such an event before the next stage is reached ends the partial match, even if it would fit that
+                       stage; as last stage: the match is complete when the time has passed without one
     times(n, m)        n to m events, each of them by the rule of the stage (then or next; the first stage: then); as
                        many as come before the next stage is reached
-    optional           may be left out: an event that fits a stage behind it is taken for that one
-    within             from the first event to the last, both ends included; a partial match that did not get further
-                       in this time has timed out and leaves by a side
+    optional           may be skipped: an event that fits a later stage is taken for that one
+    within             from the first event to the last, both ends included; a partial match that is not complete in
+                       this time has timed out and goes to a side
 
-Where an event fits several stages that may come, all ways are followed. A beginning gives at most one match: the way
-that is complete first; of several that one event completes, the one that took the event at which they part for the
-earlier stage. After a match:
+If an event fits several stages that may come next, the search follows all ways. A first event gives at most one match:
+the way that is complete first. If one event completes several ways, look at the event at which they separate: the way
+that took it for the earlier stage wins. After a match:
 
-    past last          the next match begins behind the last event of this one: whatever had begun by then is forgotten
-    to next            only what began with the same event is forgotten, so that matches may overlap
+    past last          the next match starts after the last event of this one: all partial matches of now are forgotten
+    to next            only what started with the same event is forgotten, so matches may overlap
 
-Ways of one beginning that stand at the same stage and count have the same future, so only the preferred one is kept.
-What a key holds is thus bounded by the beginnings within the time, times the length of the pattern, and by
-PARTIALS_MAX.
+Ways of one first event at the same stage and count have the same future, so only the preferred one is kept. So the
+first events within the time, times the length of the pattern, bound what a key holds. So does PARTIALS_MAX.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from zlib import crc32
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
 
 PARTIALS_MAX = 100_000
-"""More partial matches than this are not held for one key: its state is read and written whole."""
+"""At most this many partial matches for one key, because its state is read and written as a whole."""
 
 TIME = "time"
-"""What is read first where there is event time: microseconds since 1970."""
+"""What is read first if there is event time: microseconds since 1970."""
 
 PLACE = "place"
 """What is read next, with event time: where an event came from (source, part, number, split by a zero character), as a
@@ -58,7 +57,10 @@ MATCHES, TIMED_OUT, LATE = range(3)
 
 
 class Skip(Enum):
-    """Where the search goes on after a match."""
+    """Where the search continues after a match: after its last event, or after its first one.
+
+    >>> pairs = pattern.begin("up", "delta > 0").next("down", "delta < 0").after_match(Skip.TO_NEXT)
+    """
 
     PAST_LAST = "past last"
     TO_NEXT = "to next"
@@ -77,12 +79,12 @@ class Stage:
     at_most: int = 1
 
 
-Taken = tuple[int, int, int, Values]
+Taken = list[Any]
 """An event of a partial match: its stage, its number among the key's events, its time, what is shown of it."""
 
-Partial = tuple[int, int, int, int, int, bool, tuple[Taken, ...]]
-"""A partial match, as plain data: number and time of its first event, the stage it stands at and how many events that
-stage has, the negated stages seen since the last of them, whether nothing came since then (kept only where it matters),
+Partial = tuple[int, int, int, int, int, bool, list[Taken]]
+"""A partial match, which is kept as a list: number and time of its first event, its stage and how many events that
+stage has, the negated stages seen since the last of them, whether nothing came since then (kept only if it matters),
 and its events."""
 
 
@@ -127,27 +129,27 @@ class Detect(Operator):
         self.places = _places(self.stages)
         self.first = tuple(target for target, _, _ in _onward(self.stages, -1))
         self._is_ever_strict = any(place.waits_strictly for place in self.places.values())
-        # What a state has to agree with: its numbers of stages and its values mean nothing to another pattern.
+        # The shape of the state: its numbers of stages and its values mean nothing to another pattern.
         self._shape = crc32(repr((event, [tuple(vars(stage).values()) for stage in self.stages])).encode())
 
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
-        """Take what the time has reached, and let what it has passed time out."""
+        """Take the events that the watermark has passed, and let partial matches time out."""
         shape, number, waiting, partials = state or (self._shape, 0, (), ())
         if shape != self._shape:
             raise StepFailed(
                 "the state is that of another pattern, with other stages or other columns; give the step another name "
-                "to begin with an empty state"
+                "to start with empty state"
             )
         search = _Search(self, number, partials)
         if not self.has_event_time:
-            # Beginnings stay in the order of their times, also where a clock was set back.
+            # First events stay in the order of their times, even if a clock was set back.
             wall = max(clock.wall, partials[-1][1]) if partials else clock.wall
             search.expire(wall - 1)
             for row in rows:
                 search.take(wall, row[1] or 0, row[2:])
                 if search.is_full:
                     raise _too_many("the event", row[0])
-            return self._outcome(search, (), [])
+            return self._outcome(search, [], [])
         late: list[tuple[int, Values]] = []
         events = list(waiting)
         for row in rows:
@@ -155,11 +157,11 @@ class Detect(Operator):
             if at < clock.before:
                 late.append((LATE, (row[0],)))
             elif fits:
-                events.append((at, place, fits, row[4:]))
-            elif self._is_ever_strict:  # an event that fits nothing matters only to what waits for the very next
-                events.append((at, place, 0, ()))
+                events.append([at, place, fits, [*row[4:]]])
+            elif self._is_ever_strict:  # an event that fits nothing matters only to stages that take the very next one
+                events.append([at, place, 0, []])
         events.sort(key=itemgetter(0, 1))
-        # One at the watermark waits too: others of the same time may still come, and none of them is late.
+        # An event at the watermark waits too: others of the same time may still come, and none of them is late.
         due = bisect_left(events, clock.now, key=itemgetter(0))
         for at, place, fits, values in events[:due]:
             search.take(at, fits, values)
@@ -169,14 +171,14 @@ class Detect(Operator):
                 source, part, told, *_ = place.split("\0")
                 raise _too_many(f"event {int(told)} of {source}, {part}", number)
         search.expire(clock.now - 1)
-        return self._outcome(search, tuple(events[due:]), late)
+        return self._outcome(search, events[due:], late)
 
-    def _outcome(self, search: _Search, waiting: tuple[Any, ...], late: list[tuple[int, Values]]) -> Outcome:
-        """What is kept, and when the first of it has to be looked at again."""
+    def _outcome(self, search: _Search, waiting: list[Any], late: list[tuple[int, Values]]) -> Outcome:
+        """What is kept, and when the first of it must be looked at again."""
         rows = [*late, *search.rows]
         if not search.partials and not waiting:
             return Outcome(state=None, rows=rows)
-        state = (self._shape, search.number, waiting, tuple(search.partials))
+        state = [self._shape, search.number, waiting, [[*partial] for partial in search.partials]]
         wakes = [waiting[0][0] + 1] if waiting else []
         if search.partials and self.within_us is not None:
             wakes.append(search.partials[0][1] + self.within_us + 1)
@@ -202,7 +204,7 @@ def _too_many(event: str, number: int | None) -> StepFailed:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a partial match stands that took its last event for a stage: what may come next."""
+    """The position of a partial match whose last event was taken for a stage: what may come next."""
 
     stage: Stage
     onward: tuple[tuple[int, int, bool], ...]  # stages that may come: number, negated ones before it, is it strict
@@ -235,7 +237,7 @@ def _places(stages: tuple[Stage, ...]) -> dict[int, _Place]:
 
 
 def _onward(stages: tuple[Stage, ...], number: int) -> Iterator[tuple[int, int, bool]]:
-    """The stages that may come behind one: the next that has to come, and the optional ones before that."""
+    """The stages that may follow one: the next that must come, and the optional ones before it."""
     negated = 0
     for other in range(number + 1, len(stages)):
         if stages[other].is_negated:
@@ -247,21 +249,21 @@ def _onward(stages: tuple[Stage, ...], number: int) -> Iterator[tuple[int, int, 
 
 
 class _Search:
-    """The partial matches of a key while its events are taken: by their beginning, then the preferred first."""
+    """The partial matches of a key while its events are taken: by their first event, then the preferred one first."""
 
-    def __init__(self, pattern: Detect, number: int, partials: Sequence[Partial]) -> None:
+    def __init__(self, pattern: Detect, number: int, partials: Sequence[Sequence[Any]]) -> None:
         self.pattern = pattern
         self.number = number  # of the next event
-        self.partials = deque(partials)
+        self.partials: deque[Partial] = deque(map(tuple, partials))
         self.rows: list[tuple[int, Values]] = []
         self._look()
 
-    def take(self, at: int, fits: int, values: Values) -> None:
+    def take(self, at: int, fits: int, values: Sequence[Any]) -> None:
         """The next event of the key."""
         self.expire(at - 1)
-        taken = (self.number, at, values)
+        taken = (self.number, at, [*values])
         self.number += 1
-        # Most events change nothing that is under way: one look at all of it, instead of one at each.
+        # Most events change no partial match: one look at all of them, instead of one at each.
         is_touching = self._is_fresh or fits & self._interest
         if is_touching and self._advance(fits, taken):
             return
@@ -273,7 +275,7 @@ class _Search:
         return len(self.partials) > PARTIALS_MAX
 
     def expire(self, passed: int) -> None:
-        """End the partial matches for which the time is over, if all events up to `passed` were taken."""
+        """End the partial matches whose time is over, after all events up to `passed` were taken."""
         within, partials = self.pattern.within_us, self.partials
         if within is None:
             return
@@ -290,10 +292,10 @@ class _Search:
                 while partials and partials[0][0] <= whole[6][-1][1]:
                     partials.popleft()
 
-    def _advance(self, fits: int, event: tuple[int, int, Values]) -> bool:
-        """Show an event to what is under way; true where it ended a match behind which the search goes on."""
+    def _advance(self, fits: int, event: tuple[int, int, list[Any]]) -> bool:
+        """Give an event to all partial matches; true if it ended a match after which the search continues."""
         kept: list[Partial] = []
-        standing: set[tuple[Any, ...]] = set()  # of the ways of one beginning
+        standing: set[tuple[Any, ...]] = set()  # of the ways of one first event
         beginning = matched = -1
         for partial in self.partials:
             if partial[0] == matched:
@@ -319,17 +321,17 @@ class _Search:
         self._look()
         return False
 
-    def _begin(self, fits: int, event: tuple[int, int, Values]) -> None:
-        """Begin with an event, if it fits a stage that may be the first."""
+    def _begin(self, fits: int, event: tuple[int, int, list[Any]]) -> None:
+        """Start a partial match with an event, if it fits a stage that may be the first."""
         number, at, _ = event
         for stage in self.pattern.first:
             if not fits >> stage & 1:
                 continue
             place = self.pattern.places[stage]
-            way: Partial = (number, at, stage, 1, 0, place.waits_strictly, ((stage, *event),))
+            way: Partial = (number, at, stage, 1, 0, place.waits_strictly, [[stage, *event]])
             if self._is_match(way):
                 self._match(way[6], end=at)
-                # A match of one event: other ways of this beginning are forgotten, or all that had begun.
+                # A match of one event: other ways of this event are forgotten, or all partial matches.
                 while self.partials and (self.pattern.skip is Skip.PAST_LAST or self.partials[-1][0] == number):
                     self.partials.pop()
                 self._look()
@@ -338,8 +340,8 @@ class _Search:
             self._interest |= place.interest
             self._is_fresh |= place.waits_strictly
 
-    def _ways(self, partial: Partial, fits: int, event: tuple[int, int, Values]) -> Iterator[Partial]:
-        """What becomes of a partial match with an event: it is taken for a stage or several, skipped, or the end."""
+    def _ways(self, partial: Partial, fits: int, event: tuple[int, int, list[Any]]) -> Iterator[Partial]:
+        """The results of a partial match with an event: taken for one stage or several, skipped, or ended."""
         number, at, stage, count, seen, is_fresh, taken = partial
         place = self.pattern.places[stage]
         if not is_fresh and not fits & place.interest:
@@ -350,13 +352,13 @@ class _Search:
         is_taken = False
         if has_room and fits >> stage & 1 and (is_fresh or not place.stage.is_strict):
             is_taken = True
-            yield (number, at, stage, count + 1, 0, place.waits_strictly, (*taken, (stage, *event)))
+            yield (number, at, stage, count + 1, 0, place.waits_strictly, [*taken, [stage, *event]])
         if has_enough:
             for target, negated, is_strict in place.onward:
                 if fits >> target & 1 and not seen & negated and (is_fresh or not is_strict):
                     is_taken = True
                     fresh = self.pattern.places[target].waits_strictly
-                    yield (number, at, target, 1, 0, fresh, (*taken, (target, *event)))
+                    yield (number, at, target, 1, 0, fresh, [*taken, [target, *event]])
         if is_taken:
             return
         has_future = (has_room and not place.stage.is_strict) or (
@@ -377,7 +379,7 @@ class _Search:
         place = self.pattern.places[way[2]]
         return place.in_time is not None and way[3] >= place.stage.at_least and not way[4] & place.in_time
 
-    def _match(self, taken: tuple[Taken, ...], *, end: int) -> None:
+    def _match(self, taken: Sequence[Taken], *, end: int) -> None:
         self.rows.append((MATCHES, (taken[0][2], end, *self._columns(taken))))
 
     def _time_out(self, way: Partial) -> None:
@@ -385,16 +387,16 @@ class _Search:
         reached = self.pattern.stages[way[2]].name
         self.rows.append((TIMED_OUT, (taken[0][2], taken[-1][2], reached, *self._columns(taken))))
 
-    def _columns(self, taken: tuple[Taken, ...]) -> Iterator[Any]:
+    def _columns(self, taken: Sequence[Taken]) -> Iterator[Any]:
         events: dict[int, list[Values]] = {}
         for stage, _, _, values in taken:
-            events.setdefault(stage, []).append(values)
+            events.setdefault(stage, []).append(tuple(values))
         for number, place in self.pattern.places.items():
             found = events.get(number)
             yield found if found is None or place.stage.is_repeated else found[0]
 
     def _look(self) -> None:
-        """Note what could touch anything that is under way."""
+        """Note what could affect any partial match."""
         self._interest, self._is_fresh = 0, False
         for partial in self.partials:
             self._interest |= self.pattern.places[partial[2]].interest

@@ -1,19 +1,18 @@
-"""A function of the author's with state and timers, called for every event of a key.
+"""A user's function with state and timers, called for every event of a key.
 
-The function is handed one event after the other, in the order of their source positions, and then whatever the time
-brings. What it may rely on, in an epoch:
+The function gets one event after the other, in the order of their source positions, and then the timers that are due.
+In an epoch it may rely on this order:
 
-    1. events            in order; a late one too, which `context.is_late` says
+    1. events            in order; late ones too, which `context.is_late` says
     2. event timers      due by the watermark that the epoch acts on, earliest first
     3. processing timers due by the time at which the epoch was planned, earliest first
 
-A timer set for a time that has passed is due at once, in the same epoch; so is one that another timer sets. An epoch
-that is repeated gives the same rows and the same state, as long as the function looks only at what it is handed: its
-event, its state, its context.
+A timer for a time that has passed is due at once, in the same epoch, even if another timer sets it. A repeated epoch
+gives the same rows and the same state, if the function uses only its event, its state and its context.
 
-State of a key: (what each state holds, when that was written, event timers, processing timers), of which most keys have
-the first alone. The first two are by the place of the state, which is that of its name among all names, with None where
-there is nothing. A key with nothing is forgotten.
+State of a key: [what each state holds, when that was written, event timers, processing timers]. Most keys have only the
+first. The first two are ordered by the names of the states, with None if there is nothing. A key with nothing is
+forgotten.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values, Watch
 from lockgate.operators.deadline import TimedOut, deadline
-from lockgate.operators.durations import read_duration
+from lockgate.operators.durations import ADVICE, read_duration
 from lockgate.operators.moments import EPOCH, as_datetime
 from lockgate.operators.rows import Given, Results, row_maker
 from lockgate.operators.states import Scope, as_kept, states_of
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 CHAIN_MAX = 100_000
-"""More timers than these, set by timers, in one epoch of one key: they would go on for ever."""
+"""More timers than these, set by timers, in one epoch of one key: they would continue forever."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -49,7 +48,7 @@ class Timer(NamedTuple):
     """A time that has come."""
 
     at: datetime
-    name: str  # empty where it was set without one
+    name: str  # empty if it was set without one
     is_event_time: bool
 
 
@@ -76,9 +75,9 @@ class Context:
         self._key: Key = ()
         self._watermark = 0
         self._event_timers, self._wall_timers = _Timers(), _Timers()
-        self._has_asked = False  # had this key timers, or has it set one?
+        self._has_asked = False  # does this key have timers, or did it set one?
         self.is_late = False
-        """Is the event behind the watermark? Always false in `on_timer`, and for a stream that tells no time."""
+        """Is the event behind the watermark? Always false in `on_timer`, and for a stream without event time."""
 
     @property
     def key(self) -> Row:
@@ -87,9 +86,9 @@ class Context:
 
     @property
     def watermark(self) -> datetime | None:
-        """No event before this is expected: what the epochs before have acted on, in a timer what this one acts on.
+        """No event before this is expected: the watermark of the epoch before; in a timer that of this epoch.
 
-        None while nobody knows the time.
+        None while the time is unknown.
         """
         return as_datetime(self._watermark) if self._watermark else None
 
@@ -104,7 +103,7 @@ class Context:
         A timer with a name is set once: setting it again moves it. Without a name there is one for each time.
         """
         if not self._has_time:
-            raise StepFailed("the stream tells no event time: say .event_time(...) before key_by, or use context.after")
+            raise StepFailed("the stream has no event time: say .event_time(...) before key_by, or use context.after")
         if not isinstance(when, datetime):
             raise StepFailed(f"context.at takes a datetime, not {when!r}")
         told = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
@@ -113,47 +112,78 @@ class Context:
 
     def after(self, delay: timedelta | str, name: str = "") -> None:
         """Call `on_timer` when this long has passed in processing time: a timedelta, or text such as "5 minutes"."""
-        told = read_duration(delay) if isinstance(delay, str) else delay
-        if not isinstance(told, timedelta):
-            raise StepFailed(f'context.after takes a timedelta or a text such as "5 minutes", not {delay!r}')
+        delay_us = _read_delay(delay) // _MICROSECOND
         if not self._has_clock:
             raise StepFailed(
-                "context.after is called where nobody looks for it, so no epoch would come for it on a silent stream:"
-                " call it in a method of the class, on the context that the method is given"
+                "context.after is called where Lockgate does not look for it, so no epoch would come for it on a silent"
+                " stream: call it in a method of the class, on the context that the method receives"
             )
-        self._wall_timers.set(self._clock.wall + told // _MICROSECOND, name)
+        self._wall_timers.set(self._clock.wall + delay_us, name)
         self._has_asked = True
 
     def cancel(self, name: str) -> None:
-        """Forget the timer of this name, in event time and in processing time; an empty name: all that have none."""
+        """Forget the timer of this name, in event time and in processing time; an empty name: all without a name."""
         self._event_timers.cancel(name)
         self._wall_timers.cancel(name)
 
 
-class StatefulFunction:
-    """A function with state: the author says what it gives, what it keeps, and what it does with an event.
+def _read_delay(delay: object) -> timedelta:
+    try:
+        read = read_duration(delay) if isinstance(delay, str) else delay
+    except ValueError as error:
+        raise StepFailed(f"context.after takes {ADVICE}, not {delay!r}: {error}") from None
+    if not isinstance(read, timedelta):
+        raise StepFailed(f"context.after takes {ADVICE}, not {delay!r}")
+    return read
 
-    States are declared with `value`, `list_of` and `map_of`. One object serves many keys: what belongs to a key goes
-    into its states, and what the object holds besides must not change.
+
+class StatefulFunction:
+    """A function with state: the user says what it returns, what it keeps, and what it does with an event.
+
+    Declare states with `value`, `list_of` and `map_of`. One object serves many keys: what belongs to a key goes into
+    its states, and nothing else in the object can change.
+
+    >>> class Largest(StatefulFunction):
+    ...     schema = "ip STRING, amount DOUBLE"
+    ...     largest = value("DOUBLE")
+    ...     def process(self, row, context):
+    ...         if row.amount > (self.largest.get() or 0.0):
+    ...             self.largest.set(row.amount)
+    ...             yield {"ip": row.ip, "amount": row.amount}
+    >>> records = orders.key_by("ip").process(Largest())
     """
 
     schema: str = ""
     """What it gives, as Spark DDL."""
 
     def process(self, row: Any, context: Context) -> Iterable[Any] | None:
-        """Take one event; give rows, as dicts or tuples, or nothing."""
+        """Take one event. Return rows, as dicts or tuples, or nothing.
+
+        Args:
+            row: the event.
+            context: the key, the time, and timers.
+        """
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, context: Context) -> Iterable[Any] | None:
-        """A time that was asked for has come; give rows, or nothing."""
+        """Take a timer that `process` has set and whose time has come. Return rows, or nothing.
+
+        Args:
+            timer: when it was due, and its name.
+            context: the key, the time, and timers.
+        """
         return None
 
     def get_state(self) -> dict[str, Any]:
-        """All that is kept for the key, as plain data: what is shown to those who look from outside."""
+        """Return all that is kept for the key, as plain data, for `lockgate state` and `get_state`."""
         return {name: data for name, state in states_of(self).items() if (data := state.as_data()) is not None}
 
     def init_state(self, state: dict[str, Any]) -> None:
-        """Begin with such data; called for each key that is given an initial state, before its first event."""
+        """Start with given data. Called for each key that has an initial state, before its first event.
+
+        Args:
+            state: data as `get_state` returns it.
+        """
         states = states_of(self)
         unknown = sorted(set(state) - set(states))
         if unknown:
@@ -182,7 +212,7 @@ class ProcessOperator(Operator):
         Args:
             gives: the columns of the function's schema.
             columns: those of the stream, which make the function's row.
-            event_time: the name under which an event's time is read, in microseconds, if the stream tells it.
+            event_time: the name under which an event's time is read, in microseconds, if the stream has one.
         """
         self.function = function
         self.keys = tuple(keys)
@@ -209,11 +239,11 @@ class ProcessOperator(Operator):
         return (self._run or self._open()).step(key, state, rows, clock)
 
     def init_state(self, key: Key, given: dict[str, Any], clock: Clock) -> Outcome:
-        """What a key begins with, of data as `get_state` gives it."""
+        """What a key starts with, from data as `get_state` gives it."""
         return (self._run or self._open()).init_state(key, given, clock)
 
     def get_state(self, key: Key, state: Any, clock: Clock) -> dict[str, Any]:
-        """What a key's state says, for those who look from outside."""
+        """What a key's state shows outside."""
         return (self._run or self._open()).get_state(key, state, clock)
 
     def _open(self) -> _Run:
@@ -235,7 +265,7 @@ class _Run:
         self._function = copy.copy(operator.function)
         states = [(name, one.bound(name, at, self._scope)) for at, (name, one) in enumerate(declared.items())]
         for name, state in states:
-            object.__setattr__(self._function, name, state)  # also where the author's class is a frozen dataclass
+            object.__setattr__(self._function, name, state)  # even if the user's class is a frozen dataclass
         self._watched = [state for _, state in states if not state.is_plain]
         self._context = Context(
             operator.keys, has_time=operator.event_time is not None, has_clock=operator.time is not Time.EVENT
@@ -277,7 +307,7 @@ class _Run:
             raise StepFailed(f"get_state of key {key!r}: {_told(error)}") from error
 
     def _begin(self, key: Key, state: Any, clock: Clock) -> None:
-        # There may be a million keys with an event or two each, so nothing is done here for what a key has not.
+        # There may be a million keys with an event or two each, so nothing is done for what a key does not have.
         scope, context = self._scope, self._context
         if context._clock is not clock:
             scope.wall, context._clock, context._watermark = clock.wall, clock, clock.before
@@ -303,7 +333,7 @@ class _Run:
                 if watch is not None:
                     watch(context._key, number)
                 if self._has_time:
-                    # The watermark is 0 while nobody knows the time, and nothing is late then.
+                    # The watermark is 0 while the time is unknown, and nothing is late then.
                     at = values[width]
                     context.is_late = at is not None and clock.before > 0 and at < clock.before
                 made = process(make_row(values[1:width]), context)
@@ -312,12 +342,12 @@ class _Run:
                         found.append((0, as_values(one)))
         except StepFailed as failed:
             raise StepFailed(failed.reason, number, is_final=failed.is_final) from failed
-        except BaseException as error:  # sys.exit is one that is no Exception
+        except BaseException as error:  # sys.exit raises one that is no Exception
             raise StepFailed(_told(error), number) from error
         context.is_late = False
 
     def _fire(self, clock: Clock, found: list[tuple[int, Values]]) -> None:
-        """Call the timers that are due, until none is."""
+        """Call the timers that are due, until none is left."""
         context = self._context
         if self._operator.watch is not None:
             self._operator.watch(context._key, None)  # no row is in hand any more
@@ -338,8 +368,8 @@ class _Run:
             left -= 1
             if left < 0:
                 raise StepFailed(
-                    f"on_timer goes on setting timers that are due at once, the last for {timer.at}:"
-                    " set the next one behind context.watermark, or behind context.processing_time"
+                    f"on_timer keeps setting timers that are due at once, the last for {timer.at}:"
+                    " set the next one after context.watermark, or after context.processing_time"
                 )
             try:
                 for one in self._timed.rows(self._function.on_timer(timer, context)):
@@ -351,7 +381,7 @@ class _Run:
     def _end(self, found: list[tuple[int, Values]]) -> Outcome:
         scope, context = self._scope, self._context
         if not self._watched and not context._has_asked:
-            return Outcome(None if scope.values == self._nothing else (scope.values,), found)
+            return Outcome(None if scope.values == self._nothing else [scope.values], found)
         event, wall = context._event_timers.left(), context._wall_timers.left()
         wakes = [timer[0] for timer in wall[:1]]
         for watched in self._watched:
@@ -366,7 +396,7 @@ Process = Callable[[Any, Context], Any]
 
 
 def _within(seconds: float | None, process: Process) -> Process:
-    """The function, cut off where it takes longer than this for an event; what it yields is made in that time too."""
+    """The function, cut off if it takes longer than this for an event, including the rows that it yields."""
     if seconds is None:
         return process
 
@@ -388,11 +418,11 @@ class _Timers:
 
     def __init__(self) -> None:
         self._all: list[tuple[int, str]] = []
-        self._first = 0  # those before it have been taken: cheaper than moving all others, for each
+        self._first = 0  # those before it were taken: cheaper than moving all others, for each
 
-    def begin(self, kept: Sequence[tuple[int, str]]) -> None:
-        """Hold those of another key."""
-        self._all, self._first = [*kept], 0
+    def begin(self, kept: Sequence[Sequence[Any]]) -> None:
+        """Hold the timers of another key."""
+        self._all, self._first = [(at, name) for at, name in kept], 0
 
     def set(self, at: int, name: str) -> None:
         if name:
@@ -411,8 +441,9 @@ class _Timers:
         self._first += 1
         return self._all[self._first - 1]
 
-    def left(self) -> list[tuple[int, str]]:
-        return self._all[self._first :]
+    def left(self) -> list[list[Any]]:
+        """Those that are kept."""
+        return [[at, name] for at, name in self._all[self._first :]]
 
     def __len__(self) -> int:
         return len(self._all) - self._first
@@ -423,7 +454,7 @@ def _has_timers(function: StatefulFunction) -> bool:
 
 
 def _asks_the_clock(function: StatefulFunction) -> bool:
-    """Does its code call `after` of a context? Such a timer is due on a silent stream too, which has no epochs else."""
+    """Does its code call `after` of a context? Such a timer needs an epoch on a silent stream too."""
     methods = [inspect.unwrap(method) for above in type(function).__mro__ for method in vars(above).values()]
     codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
     contexts = {code.co_varnames[2] for code in codes if code.co_argcount > 2}  # self, the row or timer, the context
@@ -431,7 +462,7 @@ def _asks_the_clock(function: StatefulFunction) -> bool:
 
 
 def _calls_after(code: CodeType, contexts: set[str]) -> bool:
-    """Is it called on a variable of one of these names, here or in a function inside?"""
+    """Is it called on a variable with one of these names, here or in a nested function?"""
     is_here = any(
         then.argval == "after" and then.opname.startswith("LOAD") and _variable(first) in contexts
         for first, then in itertools.pairwise(dis.get_instructions(code))
@@ -440,7 +471,7 @@ def _calls_after(code: CodeType, contexts: set[str]) -> bool:
 
 
 def _variable(instruction: dis.Instruction) -> str | None:
-    """The variable that an instruction puts on top of the stack; newer Pythons have some that load two."""
+    """The variable that an instruction puts on top of the stack; some instructions of newer Pythons load two."""
     if not re.search("LOAD_(FAST|DEREF)", instruction.opname):
         return None
     told = instruction.argval

@@ -1,7 +1,7 @@
-"""Rolling aggregates: every event, with aggregates over its key as of that event.
+"""Rolling aggregates: every event, with aggregates over its key up to and including that event.
 
-The folds of a key know nothing of one another, so each runs down its own column of values, and the results are put
-beside the rows at the end. Sums and counts, which most jobs ask for, go down their column without a call for each row.
+The folds of a key are independent. So each runs down its own column of values, and the results are put beside the rows
+at the end. Sums and counts are the most common: they run down their column without a call for each row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rolled:
 
 
 class RollingOperator(Operator):
-    """Gives every row with the aggregates as of it. `identity` is read where a fold needs it."""
+    """Gives every row with the aggregates up to it. `identity` is read if a fold needs it."""
 
     def __init__(self, aggregates: Sequence[Rolled], identity: str | None = None) -> None:
         self.aggregates = tuple(aggregates)
@@ -48,11 +48,11 @@ class RollingOperator(Operator):
             now, shown = _scan_quickly(rolled.fold, kept, values) or _scan(rolled, kept, values, identities, numbers)
             after.append(now)
             results.append(shown)
-        return Outcome(tuple(after), list(zip(repeat(0), zip(numbers, *results, strict=True), strict=False)))
+        return Outcome(after, list(zip(repeat(0), zip(numbers, *results, strict=True), strict=False)))
 
 
 def _scan_quickly(fold: Fold, kept: Any, values: Values) -> tuple[Any, Sequence[Any]] | None:
-    """What is kept after all values, and the result after each, where it needs no call for each; else None."""
+    """What is kept after all values, and the result after each, if that needs no call for each value; else None."""
     kind = type(fold)
     if kind is Count and None not in values:
         now = kept + len(values)
@@ -64,7 +64,7 @@ def _scan_quickly(fold: Fold, kept: Any, values: Values) -> tuple[Any, Sequence[
         return None
     totals = list(accumulate(values) if kept is None else accumulate(values, initial=kept))
     if types == {int} and not BIGINT_MIN <= min(totals) <= max(totals) <= BIGINT_MAX:
-        return None  # the other way finds the row
+        return None  # the slow way finds the row
     return totals[-1], totals if kept is None else totals[1:]
 
 

@@ -1,8 +1,8 @@
-"""Rows as an author's function sees them, and the rows that it gives back.
+"""Rows as a user's function gets them, and the rows that it returns.
 
-A row that goes in is Spark's own `Row`, so it reads as in every other function of a job; its class is made once for a
-stream, and a row costs no more than a tuple. A row that comes out is checked here, while it is known which event it
-was made of: what Arrow refuses later, in a batch of thousands, nobody can find.
+An input row is Spark's own `Row`, so it reads as in every other function of a job. Its class is made once for a stream,
+and a row costs no more than a tuple. An output row is checked here, while it is known from which event it came. If
+Arrow refuses it later, in a batch of thousands, that event cannot be found.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
-    """A function that makes a `Row` with these names of values in their order."""
+    """A function that makes a `Row` with these names from values in their order."""
     from pyspark.sql import Row
 
-    # Columns called count or index are what their name says, and not methods of a tuple.
+    # Columns called count or index are columns, and not methods of a tuple.
     taken = set(dir(Row)) - {"count", "index"}
     columns = {name: property(itemgetter(place)) for place, name in enumerate(names) if name not in taken}
     made = type("Row", (Row,), {**columns, "__slots__": (), "__fields__": list(names)})
@@ -32,7 +32,7 @@ def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
 
 
 class Given(NamedTuple):
-    """A column of what a function gives back."""
+    """A column of what a function returns."""
 
     name: str
     type: str  # as Spark writes it
@@ -40,7 +40,7 @@ class Given(NamedTuple):
 
 
 class Results:
-    """Reads what a function gave back: rows as dicts, tuples or Rows."""
+    """Reads what a function returned: rows as dicts, tuples or Rows."""
 
     def __init__(self, columns: Sequence[Given], function: str) -> None:
         self._function = function
@@ -48,12 +48,12 @@ class Results:
         self._by_name = itemgetter(*self._names) if len(columns) > 1 else lambda one: (one[self._names[0]],)
         kinds = [_type_of(column) for column in columns]
         self._checks = [_check(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        # Most rows are of these classes and within these bounds, and then they are what they should be.
+        # Most rows have these classes and are within these bounds, so they need no conversion.
         self._exact = tuple(_exact(kind) for kind in kinds)
         self._bounds = [(place, kind.bound) for place, kind in enumerate(kinds) if kind and kind.bound]
 
     def rows(self, made: Any) -> Iterable[Any]:
-        """The rows that a call returned, still as the author gave them."""
+        """The rows that a call returned, still as the user gave them."""
         if type(made) is GeneratorType or type(made) is list:
             return made
         if made is None:
@@ -94,7 +94,7 @@ def _type_of(column: Given) -> Type | None:
     try:
         return read_type(column.type)
     except ValueError:
-        return None  # a type of Spark's that state cannot have: Arrow checks its values
+        return None  # a type of Spark that state cannot have: Arrow checks its values
 
 
 def _exact(kind: Type | None) -> type | None:

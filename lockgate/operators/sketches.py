@@ -1,19 +1,19 @@
 """Synopses: folds that answer with a known error and keep little, however many values come.
 
-A replayed epoch has to give the rows that are already out. So nothing here is drawn by chance: where a textbook takes
-a random number, a hash stands that is the same in every process and for ever.
+A replayed epoch must give the rows that are already committed. So nothing here is random: where a textbook draws a
+random number, there is a hash that is the same in every process, forever.
 
-    sample       the events with the smallest hashes of their identity   uniform, exact where there are no more events
+    sample       the events with the smallest hashes of their identity   uniform, exact if there are no more events
     top          Misra-Gries counters                                    a count is never too high, and too low by at
                                                                          most 1 / (counters + 1) of all events
     distinct     the smallest hashes of the values (theta sketch)        exact below 1,024 values, then a standard
                                                                          error of 3.1 %
     quantiles    counts of values that share their leading bits          exact up to 1,024 values, then each within
-                                                                         0.4 % where the largest is 256 times the
-                                                                         smallest, 1.6 % where it is 10**9 times
+                                                                         0.4 % if the largest is 256 times the
+                                                                         smallest, 1.6 % if it is 10**9 times
 
-Sample, distinct and quantiles do not depend on the order of the events either; merging them loses nothing. Nulls are
-skipped, as in all folds. What is kept is plain data and not the bytes of a library, which would be unpacked and packed
+Sample, distinct and quantiles do not depend on the order of the events, and merging them loses nothing. Nulls are
+skipped, as in all folds. What is kept is plain data and not the bytes of a library: those would be decoded and encoded
 again for every value.
 """
 
@@ -50,14 +50,14 @@ _NAN = 0x7FF8 << 48  # above infinity, as Spark has it
 
 @dataclass(frozen=True)
 class Sample(Fold):
-    """Some of the values, each event as likely as any other: those with the smallest hashes of their identity."""
+    """Some of the values, each event equally likely: those with the smallest hashes of their identity."""
 
     size: int
 
     needs_identity = True
 
     def empty(self) -> Any:
-        return (), ()
+        return [[], []]
 
     def add(self, kept: Any, value: Any, identity: int) -> Any:
         if value is None:
@@ -67,14 +67,14 @@ class Sample(Fold):
         if len(hashes) == self.size and number >= hashes[-1]:
             return kept
         place = bisect_right(hashes, number)
-        return (
-            (*hashes[:place], number, *hashes[place:])[: self.size],
-            (*values[:place], value, *values[place:])[: self.size],
-        )
+        return [
+            [*hashes[:place], number, *hashes[place:]][: self.size],
+            [*values[:place], value, *values[place:]][: self.size],
+        ]
 
     def merge(self, one: Any, two: Any) -> Any:
         pairs = sorted([*zip(*one, strict=True), *zip(*two, strict=True)], key=itemgetter(0))[: self.size]
-        return tuple(number for number, _ in pairs), tuple(value for _, value in pairs)
+        return [[number for number, _ in pairs], [value for _, value in pairs]]
 
     def result(self, kept: Any) -> Any:
         return list(kept[1])
@@ -82,7 +82,7 @@ class Sample(Fold):
 
 @dataclass(frozen=True)
 class Top(Fold):
-    """The most frequent values with their counts, the most frequent first; of equals, the one that was seen first."""
+    """The most frequent values with their counts, the most frequent first; of equal ones, the one that came first."""
 
     k: int
 
@@ -123,7 +123,7 @@ class Distinct(Fold):
     """How many different values there are."""
 
     def empty(self) -> Any:
-        return ()
+        return []
 
     def add(self, kept: Any, value: Any, identity: int) -> Any:
         if value is None:
@@ -134,15 +134,15 @@ class Distinct(Fold):
         place = bisect_left(kept, number)
         if place < len(kept) and kept[place] == number:
             return kept
-        return (*kept[:place], number, *kept[place:])[:_HASHES]
+        return [*kept[:place], number, *kept[place:]][:_HASHES]
 
     def merge(self, one: Any, two: Any) -> Any:
-        return tuple(sorted({*one, *two})[:_HASHES])
+        return sorted({*one, *two})[:_HASHES]
 
     def result(self, kept: Any) -> Any:
         if len(kept) < _HASHES:
             return len(kept)
-        # The hashes lie evenly: 1,024 of them fill this share of all that there could be.
+        # The hashes are evenly distributed: 1,024 of them fill this share of all possible ones.
         return ((_HASHES - 1) << _HASH_BITS) // (kept[-1] + 1)
 
 
@@ -150,15 +150,15 @@ class Distinct(Fold):
 class Quantiles(Fold):
     """The values below which these shares of all values lie; each is one of them, or as close as the error says.
 
-    A number is counted under its leading bits, its sign, its exponent and as much of its fraction as there is room
-    for: (bits left away, (leading bits, ...) in rising order, (count, ...)). One bit more is left away when there
-    would be too many counts; how many are left away in the end does not depend on the order.
+    A number is counted under its leading bits: its sign, its exponent and as much of its fraction as there is room
+    for. Kept: [bits dropped, [leading bits, ...] in rising order, [count, ...]]. If there would be too many counts, one
+    more bit is dropped. How many are dropped in the end does not depend on the order.
     """
 
     at: tuple[float, ...]
 
     def empty(self) -> Any:
-        return 0, (), ()
+        return [0, [], []]
 
     def add(self, kept: Any, value: Any, identity: int) -> Any:
         if value is None:
@@ -167,8 +167,8 @@ class Quantiles(Fold):
         lead = _bits_of(value) >> shift
         place = bisect_left(leads, lead)
         if place < len(leads) and leads[place] == lead:
-            return shift, leads, (*counts[:place], counts[place] + 1, *counts[place + 1 :])
-        return _within_room(shift, (*leads[:place], lead, *leads[place:]), (*counts[:place], 1, *counts[place:]))
+            return [shift, leads, [*counts[:place], counts[place] + 1, *counts[place + 1 :]]]
+        return _within_room(shift, [*leads[:place], lead, *leads[place:]], [*counts[:place], 1, *counts[place:]])
 
     def merge(self, one: Any, two: Any) -> Any:
         shift = max(one[0], two[0])
@@ -176,8 +176,8 @@ class Quantiles(Fold):
         for its_shift, leads, counts in (one, two):
             for lead, count in zip(leads, counts, strict=True):
                 grouped[lead >> (shift - its_shift)] += count
-        leads = tuple(sorted(grouped))
-        return _within_room(shift, leads, tuple(grouped[lead] for lead in leads))
+        leads = sorted(grouped)
+        return _within_room(shift, leads, [grouped[lead] for lead in leads])
 
     def result(self, kept: Any) -> Any:
         shift, leads, counts = kept
@@ -236,18 +236,18 @@ def _value_of(lead: int, shift: int) -> float:
         return 0.0
     bits = lead << shift | 1 << shift >> 1
     value: float = _DOUBLE.unpack(_BITS.pack(bits if bits >= 0 else bits ^ _BITS_MAX))[0]
-    # The middle of what begins with infinity is no number at all.
+    # The middle of the values that begin like infinity is no number.
     return copysign(inf, lead) if value != value and lead != _NAN >> shift else value
 
 
-def _within_room(shift: int, leads: tuple[int, ...], counts: tuple[int, ...]) -> tuple[int, Any, Any]:
+def _within_room(shift: int, leads: list[int], counts: list[int]) -> list[Any]:
     if len(leads) <= _BUCKETS:
-        return shift, leads, counts
+        return [shift, leads, counts]
     more = bisect_left(range(64), True, key=lambda bits: len({lead >> bits for lead in leads}) <= _BUCKETS)
     grouped: Counter[int] = Counter()
     for lead, count in zip(leads, counts, strict=True):
         grouped[lead >> more] += count
-    return shift + more, tuple(grouped), tuple(grouped.values())
+    return [shift + more, [*grouped], [*grouped.values()]]
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,8 @@
-"""State as JSON: what is shown to those who look from outside, and what a step can begin with again.
+"""State as JSON: what is shown outside, and what a step can start with.
 
 JSON has fewer types than state, so the others are written as text: a time as ISO-8601 in UTC, a decimal as its digits,
-bytes as Base64, a key of a map as whatever its text is. Going back needs the type, which the declaration of a state
-tells; the laws, which the tests check on every type:
+bytes as Base64, a key of a map as its text. Reading needs the type, which the declaration of a state has. The tests
+check these rules on every type:
 
     reading what was written gives the same data again
     a number may be written as a number or as text; nothing is rounded or guessed: what does not fit is refused
@@ -21,9 +21,11 @@ from typing import Any
 from lockgate.operators.states import MapState, State
 from lockgate.operators.statetypes import Type, converter
 
+_DIGITS_MAX = 400  # of a decimal that is written without an exponent; a double has at most 309 before the point
+
 
 def as_json(data: Any) -> Any:
-    """Plain data as JSON has it; TypeError for what is no plain data."""
+    """Plain data as JSON has it; TypeError if it is no plain data."""
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if hasattr(data, "asDict"):  # a Row
@@ -36,7 +38,7 @@ def as_json(data: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A single value as text: that of a key, and of what JSON has no type for."""
+    """A single value as text: for a key, and for types that JSON does not have."""
     if isinstance(value, str):
         return value
     if isinstance(value, datetime):
@@ -47,7 +49,8 @@ def as_text(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Decimal):
-        return format(value, "f")
+        # 1e999999999 is a decimal of one digit, and a billion digits without its exponent.
+        return format(value, "f") if abs(value.adjusted()) <= _DIGITS_MAX else str(value)
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     raise TypeError(f"{type(value).__name__} is no plain data: {value!r}")
@@ -59,13 +62,13 @@ def key_texts(key: Sequence[Any]) -> list[str | None]:
 
 
 def read_state(text: str, states: Mapping[str, State]) -> dict[str, Any]:
-    """The data that a function with these states begins with, of the JSON text {"state": {...}}.
+    """The data with which a function with these states starts, from the JSON text {"state": {...}}.
 
-    ValueError where it is none such.
+    ValueError if it is no such text.
 
-    What is under the name of no state is the author's own, for an `init_state` of theirs, and stays as JSON has it.
+    Data under another name belongs to the user, for an `init_state` of theirs, and stays as JSON has it.
     """
-    # Digits are kept until it is known whether they are meant as a decimal.
+    # Digits are kept until it is known whether they are a decimal.
     try:
         told = json.loads(text, parse_float=Decimal)["state"]
     except (RecursionError, KeyError, TypeError) as error:
@@ -85,17 +88,17 @@ def _read(state: State, value: Any) -> Any:
             return {from_json(state.key_type, key): from_json(state.type, one) for key, one in value.items()}
     except ValueError:
         pass
-    # An author's get_state may show something else under this name: then only their init_state can tell.
+    # A user's get_state may show something else under this name. Then only their init_state can convert it.
     return _plain(value)
 
 
 def from_json(kind: Type, value: Any) -> Any:
-    """Data of this type; ValueError where it is none."""
+    """Data of this type; ValueError if it has another."""
     return None if value is None else converter(kind)(_widened(kind, value))
 
 
 def _widened(kind: Type, value: Any) -> Any:
-    """The value as Python has it, as far as JSON had no type for it."""
+    """The value as Python has it, for types that JSON does not have."""
     if kind.name in ("ARRAY", "MAP", "STRUCT"):
         return _widened_parts(kind, value)
     if kind.name in ("FLOAT", "DOUBLE") and isinstance(value, Decimal | str):
@@ -126,7 +129,7 @@ def _widened_parts(kind: Type, value: Any) -> Any:
     if kind.name == "MAP" and isinstance(value, dict):
         return {from_json(kind.inner[0], key): from_json(kind.inner[1], one) for key, one in value.items()}
     if kind.name == "STRUCT" and isinstance(value, dict):
-        # Spark writes no field that is null; one that is not declared is refused by who takes it.
+        # Spark writes no field that is null. A field that is not declared is refused later.
         types = dict(zip(kind.fields, kind.inner, strict=True))
         return {**value, **{field: from_json(inner, value.get(field)) for field, inner in types.items()}}
     raise ValueError(f"{value!r} is no {kind}")

@@ -1,14 +1,14 @@
-"""State of a key as its author declares and uses it: a value, a list, a map.
+"""State of a key as the user declares and uses it: a value, a list, a map.
 
-What is declared in a class is only a description. Whoever runs the class binds each state to a `Scope`, which holds the
-data of the key at hand, and then the same object reads and writes it:
+A declaration in a class is only a description. The code that runs the class binds each state to a `Scope`, which holds
+the data of the key in hand. Then the same object reads and writes that data:
 
-    declared    total = value("BIGINT", ttl="1 hour")      the same for every key and for ever
+    declared    total = value("BIGINT", ttl="1 hour")      the same for every key, forever
     bound       self.total.set(3)                          the state of the key whose row is processed
 
 Time to live counts in processing time from the last write: of a value, of each element of a list, of each key of a map.
-Processing time stands still within an epoch, so what has expired is taken away once, before the epoch's first row, and
-no read has to ask.
+Processing time does not change within an epoch. So expired data is removed once, before the first row of the epoch, and
+no read has to check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockgate.operators.statetypes import Convert, Type, converter
 
 
 class Scope:
-    """The data of the key at hand: for each state, by its place, what it holds and when that was written, or None."""
+    """The data of the key in hand: for each state, by its place, what it holds and when that was written, or None."""
 
     __slots__ = ("values", "wall", "written")
 
@@ -33,10 +33,10 @@ class Scope:
 
 
 class _Nowhere(Scope):
-    """Where a state is that was declared and not bound."""
+    """The scope of a state that was declared and not bound."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):  # tools that look at a module ask each of its objects for these
+        if name.startswith("__"):  # tools that inspect a module ask each of its objects for these
             return object.__getattribute__(self, name)
         raise RuntimeError("state belongs to a key: use it in process, on_timer, get_state and init_state only")
 
@@ -57,17 +57,17 @@ class State(ABC):
         self._scope: Scope = _NOWHERE
         self._exact = kept.exact
         self._convert = converter(kept)
-        # What is made of parts is handed out as a copy: state changes by being set and in no other way.
+        # Values that have parts are returned as a copy: only the methods of a state change it.
         self._copy: Convert | None = self._convert if kept.inner else None
 
     def bound(self, name: str, place: int, scope: Scope) -> State:
-        """The same state, with data to act on."""
+        """The same state, bound to data."""
         made = type(self)(*self._arguments())
         made._name, made._place, made._scope = name, place, scope
         return made
 
     def declaration(self) -> dict[str, Any]:
-        """What is declared, as plain data, to be kept beside the state."""
+        """What is declared, as plain data, to be stored beside the state."""
         return {"kind": self.kind, "type": str(self.type), "ttl_us": self.ttl_us}
 
     def clear(self) -> None:
@@ -81,7 +81,7 @@ class State(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Before an epoch: take away what has expired, and own what may be changed."""
+        """Before an epoch: remove what has expired, and copy what may be changed."""
 
     @abstractmethod
     def end(self) -> int | None:
@@ -89,11 +89,11 @@ class State(ABC):
 
     @abstractmethod
     def as_data(self) -> Any:
-        """Everything in it as plain data, None where there is nothing."""
+        """Everything in it as plain data, None if there is nothing."""
 
     @abstractmethod
     def take_data(self, data: Any) -> None:
-        """Hold what such data says and nothing else."""
+        """Hold this data and nothing else."""
 
     def _fitting(self, value: Any) -> Any:
         try:
@@ -102,7 +102,7 @@ class State(ABC):
             raise StepFailed(f"state {self._name!r} holds {self.type}: {error}") from None
 
     def __reduce__(self) -> Any:
-        return type(self), self._arguments()  # bound ones, with all their data, never travel
+        return type(self), self._arguments()  # bound states, with all their data, are never sent to workers
 
     def _arguments(self) -> tuple[Any, ...]:
         return self.type, self.ttl_us, self.where
@@ -154,7 +154,7 @@ class ListState(State):
     kind = "list"
 
     def get(self) -> list[Any]:
-        """All values, as a list of the author's own."""
+        """All values, as a list that belongs to the caller."""
         values = self._scope.values[self._place] or ()
         return list(values) if self._copy is None else [None if one is None else self._copy(one) for one in values]
 
@@ -175,7 +175,7 @@ class ListState(State):
 
     def set(self, values: Iterable[Any]) -> None:
         """Keep these values and no others."""
-        made = list(values)  # they may come out of this very state
+        made = list(values)  # they may come from this very state
         self.clear()
         self.extend(made)
 
@@ -211,7 +211,7 @@ class ListState(State):
 
 
 class MapState(State):
-    """Values by key, in the order in which their keys came first."""
+    """Values by key, in the order in which their keys were first set."""
 
     kind = "map"
 
@@ -248,7 +248,7 @@ class MapState(State):
             (self._scope.written[self._place] or {}).pop(key, None)
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All keys with their values; the map may be changed on the way through."""
+        """All keys with their values; the caller may change the map while it iterates."""
         return [(key, self.get(key)) for key in self]
 
     def __iter__(self) -> Iterator[Any]:
@@ -264,19 +264,25 @@ class MapState(State):
         scope, place = self._scope, self._place
         if scope.values[place] is None:
             return
+        held = as_dict(scope.values[place])
         if self.ttl_us is None:
-            scope.values[place] = dict(scope.values[place])
+            scope.values[place] = held
             return
         oldest = scope.wall - self.ttl_us
-        written = scope.written[place] or dict.fromkeys(scope.values[place], scope.wall)
+        written = as_dict(scope.written[place] or dict.fromkeys(held, scope.wall))
         scope.written[place] = {key: at for key, at in written.items() if at > oldest}
-        scope.values[place] = {key: one for key, one in scope.values[place].items() if key in scope.written[place]}
+        scope.values[place] = {key: one for key, one in held.items() if key in scope.written[place]}
 
     def end(self) -> int | None:
-        if not self._scope.values[self._place]:
+        scope, place = self._scope, self._place
+        held, written = scope.values[place], scope.written[place]
+        if not held:
             self.clear()
             return None
-        return None if self.ttl_us is None else min(self._scope.written[self._place].values()) + self.ttl_us
+        if self.key_type.name != "STRING":
+            scope.values[place] = _as_lists(held)
+            scope.written[place] = None if self.ttl_us is None else _as_lists(written)
+        return None if self.ttl_us is None else min(written.values()) + self.ttl_us
 
     def as_data(self) -> Any:
         return dict(self.items()) or None
@@ -303,18 +309,28 @@ class MapState(State):
         return self.key_type, *super()._arguments()
 
 
-def as_kept(values: list[Any], written: list[Any], event: Sequence[Any], wall: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The state of a key as it is kept: the values alone where there is no more, None where there is nothing."""
+def _as_lists(held: dict[Any, Any]) -> list[list[Any]]:
+    """A map as it is kept if its keys are no text: lists are encoded several times as fast as such a dict."""
+    return [[*held], [*held.values()]]
+
+
+def as_dict(kept: Any) -> dict[Any, Any]:
+    """A copy of a map that was kept."""
+    return dict(zip(*kept, strict=True)) if type(kept) is list else dict(kept)
+
+
+def as_kept(values: list[Any], written: list[Any], event: Sequence[Any], wall: Sequence[Any]) -> list[Any] | None:
+    """The state of a key as it is kept: only the values if there is no more, None if there is nothing."""
     nothing = [None] * len(values)
     if event or wall or written != nothing:
-        return values, written, event, wall
-    return None if values == nothing else (values,)
+        return [values, written, event, wall]
+    return None if values == nothing else [values]
 
 
 def states_of(function: object) -> Mapping[str, State]:
-    """The states that an object declares, in its class, in the classes above or in itself, by name and in its order.
+    """The states that an object declares, in its class, in the classes above or in itself, ordered by name.
 
-    The order is theirs in a key's state, so it does not hang on where in its class a state is declared.
+    A key's state has the same order, so it does not depend on the place of a declaration in its class.
     """
     members: dict[str, Any] = {}
     for above in reversed(type(function).__mro__):

@@ -1,8 +1,8 @@
-"""The types that state is declared with: read from their text, checked when a value is set, compared when code changes.
+"""The types of state: read from their text, checked when a value is set, compared when code changes.
 
-State outlives the code that wrote it, so what is kept is plain data of a known type and never whatever the author's
-function happened to hold. A value that fits is turned into plain data, always a copy where it is made of parts; one
-that does not fit raises `ValueError`. Nothing is rounded, cut or guessed.
+State outlives the code that wrote it. So what is kept is plain data of a known type, and never the objects of the
+user's function. A value that fits becomes plain data, as a copy if it has parts. A value that does not fit raises
+`ValueError`. Nothing is rounded, cut or guessed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"`(?:[^`]|``)+`|\w+|[^\s\w]")
 _PLAIN = ("STRING", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "DATE", "BINARY")
 _BOUNDS = {"INT": 1 << 31, "BIGINT": 1 << 63}
 _EXACT: dict[str, type] = {"STRING": str, "FLOAT": float, "DOUBLE": float, "BOOLEAN": bool, "BINARY": bytes}
-_DECIMAL_DIGITS = (10, 0)  # what Spark means by DECIMAL alone
+_DECIMAL_DIGITS = (10, 0)  # what Spark means by DECIMAL without digits
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Type:
 
     @property
     def bound(self) -> int | None:
-        """Of a whole number: it is below this, and not below minus this."""
+        """For a whole number: it is below this, and not below minus this."""
         return _BOUNDS.get(self.name)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Type:
 
 
 def read_type(text: str) -> Type:
-    """The type that a text means, in the form that `parse_ddl` and `str` give it; ValueError where state has none such.
+    """The type of a text, as `parse_ddl` and `str` write it; ValueError if state has no such type.
 
     >>> read_type("STRUCT<at: TIMESTAMP, tags: ARRAY<STRING>>").fields
     ('at', 'tags')
@@ -93,7 +93,7 @@ def converter(kind: Type) -> Convert:
 
 
 def _read(tokens: list[str]) -> Type:
-    """Take a type from the end of the tokens, which stand in reverse."""
+    """Take a type from the end of the tokens, which are in reverse order."""
     name = _take(tokens).upper()
     if name in _PLAIN:
         return Type(name)
@@ -163,7 +163,7 @@ def _nullable(convert: Convert) -> Convert:
 def _whole(kind: Type, bound: int) -> Convert:
     def convert(value: Any) -> int:
         if type(value) is not int:
-            # What numpy counts with is taken too; a bool is an int to Python, but nobody means it.
+            # Numbers of numpy are accepted too. A bool is an int to Python, but not a number to users.
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise _unfit(value, kind)
             value = operator.index(value)
@@ -194,7 +194,7 @@ def _decimal(kind: Type) -> Convert:
 
 def _string(value: Any) -> str:
     if isinstance(value, str):
-        return str.__str__(value)  # of a subclass: the text itself, whatever it shows
+        return str.__str__(value)  # of a subclass: the text itself, whatever its __str__ returns
     raise _unfit(value, "STRING")
 
 
@@ -216,7 +216,10 @@ def _boolean(value: Any) -> bool:
 def _timestamp(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise _unfit(value, "TIMESTAMP")
-    utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:  # in UTC it lies before the year 1, or behind 9999
+        raise _unfit(value, "TIMESTAMP") from None
     return utc if type(utc) is datetime else datetime.combine(utc.date(), utc.timetz())
 
 

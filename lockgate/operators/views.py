@@ -1,14 +1,14 @@
-"""What is kept for a key, in words for those who look from outside.
+"""What is kept for a key, in words for people.
 
 a function with state      what its own `get_state` says
 rolling aggregates         the aggregates as of now
 windows                    each that is open: its span, and its aggregates or its rows
-patterns                   events that wait for the watermark, and the beginnings of matches
+patterns                   events that wait for the watermark, and partial matches
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lockgate.operators.contract import Clock, Key, Operator
@@ -22,7 +22,7 @@ from lockgate.operators.windows import TimeWindows
 
 
 def show_state(operator: Operator, key: Key, state: Any, clock: Clock) -> dict[str, Any]:
-    """What the state of a key says, as of this time."""
+    """What the state of a key shows, as of this time."""
     if isinstance(operator, ProcessOperator):
         return operator.get_state(key, state, clock)
     if isinstance(operator, RollingOperator):
@@ -41,18 +41,19 @@ def show_state(operator: Operator, key: Key, state: Any, clock: Clock) -> dict[s
 
 
 def _open_windows(
-    evaluation: Evaluation, key: Key, slices: dict[int, Any], windows: dict[int, Sequence[Any]]
+    evaluation: Evaluation, key: Key, slices: Iterable[Any], windows: Iterable[Any]
 ) -> list[dict[str, Any]]:
     shown = []
-    for start, (end, told, *_) in sorted(windows.items()):
-        parts = [slices[at] for at in sorted(at for at in slices if start <= at < end)]
+    held = dict(slices)
+    for start, (end, told, *_) in sorted(dict(windows).items()):
+        parts = [held[at] for at in sorted(at for at in held if start <= at < end)]
         span = {"window_start": as_datetime(start), "window_end": as_datetime(end), "told": told}
         shown.append({**span, **_content(evaluation, key, evaluation.merge(parts))})
     return shown
 
 
-def _span(evaluation: Evaluation, key: Key, slots: Sequence[tuple[Any, int, int]]) -> dict[str, Any]:
-    """What is kept of events that came one after the other."""
+def _span(evaluation: Evaluation, key: Key, slots: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """What is kept of several consecutive events."""
     start, end = min(slot[1] for slot in slots), max(slot[2] for slot in slots)
     content = _content(evaluation, key, evaluation.merge([slot[0] for slot in slots]))
     return {"window_start": as_datetime(start), "window_end": as_datetime(end), **content}

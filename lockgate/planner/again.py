@@ -1,12 +1,12 @@
-"""May an event come again without anything having it twice?
+"""Can an event be sent back without any step or output having it twice?
 
-An event that became a letter at a step has left nothing behind that step. Sent back, it takes its whole way once more,
-from the parser on; so it comes out exactly once where that step alone stood between it and everything else:
+An event that became a dead letter at a step has left nothing after that step. If it is sent back, it takes its whole
+way again, from the parser on. It arrives exactly once if that step alone stood between it and everything else:
 
     an output that can be reached past the step     has the event already
     a step with state before the step               has counted it already
-    a step that made several rows of the event      the others of them have gone on
-    a merge of several ways of the event            the rows of the others have gone on
+    a step that made several rows of the event      has passed the other rows on
+    a merge of several ways of the event            has passed the rows of the other ways on
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lockgate.planner.sql import makes_rows
 
 
 def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bool) -> tuple[str, ...]:
-    """What would have an event of a source twice that failed in a step, in words; nothing where it may come again.
+    """What would have an event of a source twice if it failed in a step, in words; nothing if it may be sent back.
 
-    `is_child`: it was one of several rows that the event was split into.
+    `is_child`: it was one of several rows that were made of the event.
     """
     if not {step, source} <= {node.name for node in graph.nodes}:
-        return (f"{step!r} or {source!r} is not in the job any more, so nobody can tell who has the event already",)
+        return (f"{step!r} or {source!r} is not in the job any more, so it is unknown what has the event already",)
     past = _reached(graph, source, without=step)
     before = [node for node in graph.nodes if node.name in past and step in _reached(graph, node.name)]
     return (
@@ -46,9 +46,9 @@ def find_hindrances(graph: LogicalGraph, *, step: str, source: str, is_child: bo
 
 
 def _reached(graph: LogicalGraph, start: str, *, without: str | None = None) -> set[str]:
-    """The steps that rows of a step come to, itself among them, without passing another one."""
+    """The steps that rows of a step reach, itself among them, without passing another one."""
     reached = set() if start == without else {start}
-    for node in graph.nodes:  # every one stands behind those that feed it
+    for node in graph.nodes:  # every node comes after those that feed it
         if node.name != without and not isinstance(node.step, Letters) and reached & set(node.inputs):
             reached.add(node.name)
     return reached
@@ -63,7 +63,7 @@ def _has_state(node: Node) -> bool:
 
 
 def _may_multiply(node: Node) -> bool:
-    """Rows of a flat_map and of a join with a table are numbered, so that a letter says whether it is of one."""
+    """Rows of a flat_map and of a join with a table are numbered, so a dead letter says whether it is one of them."""
     step = node.step
     if isinstance(step, Exchanged):
         return step.exchange is not None and step.exchange.strategy is Strategy.BROADCAST

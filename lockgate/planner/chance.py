@@ -1,7 +1,7 @@
-"""Which steps are not deterministic: for the same rows they may give other results, by declaration or by their SQL.
+"""Which steps are not deterministic, by declaration or by their SQL: they may give other results for the same rows.
 
-Such a step is harmless as long as nothing remembers what it gave. State does: a replay would build other state than the
-first try, so an epoch with state behind such a step may be skipped by no ledger (`has_chance_above_state`).
+Such a step does no harm if nothing remembers what it gave. State does: a replay would build other state than the first
+try. So no ledger may skip an epoch with state after such a step (`has_chance_above_state`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def has_chance_above_state(graph: LogicalGraph, output: Node) -> bool:
     """
     before = graph.node(output.inputs[0])
     wanted = {node.name for node in graph.nodes} if isinstance(before.step, Letters) else {before.name}
-    for node in reversed(graph.nodes):  # every step stands behind those that feed it
+    for node in reversed(graph.nodes):  # every step comes after those that feed it
         if node.name in wanted:
             wanted.update(node.inputs)
     by_chance = set[str]()
@@ -53,9 +53,9 @@ def has_chance_above_state(graph: LogicalGraph, output: Node) -> bool:
 
 
 def feeds_state(graph: LogicalGraph, node: Node) -> bool:
-    """Does anything behind a step remember its rows? A transform may."""
+    """Does anything after a step remember its rows? A transform may."""
     behind = {node.name}
-    for one in graph.nodes:  # every step stands behind those that feed it
+    for one in graph.nodes:  # every step comes after those that feed it
         if behind & {*one.inputs}:
             if isinstance(one.step, Keyed | Join | Transform):
                 return True
@@ -64,7 +64,7 @@ def feeds_state(graph: LogicalGraph, node: Node) -> bool:
 
 
 def is_wild(node: Node) -> bool:
-    """May the step give other results for the same rows: by what is declared of its functions, or by its SQL?"""
+    """May the step give other results for the same rows, by the declaration of its functions or by its SQL?"""
     step = node.step
     if isinstance(step, FanOut):
         return True
@@ -96,10 +96,10 @@ def expressions_of(node: Node) -> Iterable[str]:
 
 
 def _as_code(aggregate: str | Aggregate) -> str:
-    """The SQL of an aggregate, without the name of a function that only sounds like SQL's."""
+    """The SQL of an aggregate, without the name of a function that only looks like SQL's."""
     return aggregate if isinstance(aggregate, str) else aggregate.argument or ""
 
 
 def _is_steady(aggregate: str | Aggregate) -> bool:
-    """Does it give the same again? SQL text is looked at by itself."""
+    """Does it give the same result again? SQL text is checked separately."""
     return isinstance(aggregate, str) or aggregate.is_deterministic

@@ -14,12 +14,12 @@
     a sink that is idempotent by key and not fenced         as a plain one, but an older row may replace a newer one
     any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
-A transactional sink that has no transaction (less is declared, or real-time mode) is plain. A database that replaces
-rows by key always has one: its ledger stops a driver that was replaced (see `is_exact`).
+A transactional sink without a transaction (less is declared, or real-time mode) is plain. A database that replaces rows
+by key always has one: its ledger stops a driver that was replaced (see `is_exact`).
 
 Idempotence lifts: what is applied twice has the effect of once, so at-least-once below it is as good as exactly-once.
-What only an acknowledgement keeps is not lifted so: it may come again behind what is newer than it.
-A `transform` is opaque: it counts as state where state is a danger and as none where state is a merit.
+It does not lift what only an acknowledgement keeps: that may come again after something newer.
+A `transform` is opaque. It counts as state if state would lower the guarantee, and as no state if state would raise it.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class PathGuarantee:
     output: str
     declared: Guarantee
     reached: Guarantee
-    caps: tuple[Cap, ...]  # the weakest first; empty where nothing limits the path
+    caps: tuple[Cap, ...]  # the weakest first; empty if nothing limits the path
     lifts: tuple[str, ...]  # what was made harmless, and how
 
     @property
     def deciding(self) -> tuple[Cap, ...]:
-        """The parts that limit it most, each once: all of them have to be mended before it is worth more."""
+        """The parts that limit it most, each once: all of them must be fixed before it is worth more."""
         return tuple({cap.part: cap for cap in reversed(self.caps) if cap.guarantee is self.reached}.values())[::-1]
 
     @property
@@ -87,7 +87,7 @@ class _Trail:
     """What matters of a path so far: enough to judge it at its sink, and no more."""
 
     source: Node
-    state: Node | None = None  # a step that surely keeps state
+    state: Node | None = None  # a step that certainly keeps state
     may_have_state: bool = False
     is_state_idempotent: bool = True
     wild: Node | None = None  # a function that is not deterministic
@@ -96,8 +96,8 @@ class _Trail:
 
 
 def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
-    """The guarantee of every path, one for each source and output (the weakest where there are several)."""
-    # Without doubles and in the order of the graph, so that a plan reads the same every time.
+    """The guarantee of every path, one for each source and output (the weakest if there are several)."""
+    # Without duplicates and in the order of the graph, so that a plan reads the same every time.
     trails: dict[str, tuple[_Trail, ...]] = {}
     paths: dict[tuple[str, str], PathGuarantee] = {}
     for node in graph.nodes:
@@ -132,7 +132,7 @@ def _extend(trail: _Trail, node: Node) -> _Trail:
         trail = replace(
             trail,
             wild=node,
-            # An aggregate over a random value, or an opaque step, is wild and keeps state at once.
+            # An aggregate over a random value, or an opaque step, is both not deterministic and state.
             wild_above_state=trail.wild_above_state or (node if has_state(node) or is_opaque else None),
         )
     if isinstance(node.step, TableJoin):
@@ -147,7 +147,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     source = trail.source
     declared = declared_of(graph, write)
     has_transaction = is_exact(graph, output)
-    # Where it is only the rows that may come out twice, state still counts every event once.
+    # If only the rows may be written twice, state still counts every event once.
     rows_twice = Guarantee.EXACTLY_ONCE if trail.state is not None else Guarantee.AT_LEAST_ONCE
     if isinstance(source.step, Read) and not source.step.source.ability.is_replayable:
         caps.append(_source_cap(source, source.step.source.ability))
@@ -162,7 +162,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         )
     if trail.wild_above_state is not None:
-        danger = "state that is rebuilt could differ from rows already out"
+        danger = "state after a replay could differ from rows that are already committed"
         caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
     elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
         caps.append(
@@ -174,8 +174,8 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 guarantee=Guarantee.AT_LEAST_ONCE,
                 part="tracking by acknowledgement",
                 where=f"job {graph.job.name!r}, declared at {graph.job.origin}",
-                reason="an event that is tried again may have reached state or sinks before, and order changes",
-                cure="leave tracking= away: events are tracked by checkpoint",
+                reason="an event that is retried may have reached state or sinks before, and order changes",
+                cure="remove tracking=: events are tracked by checkpoint",
             )
         )
     if graph.job.mode is Mode.REAL_TIME:
@@ -191,7 +191,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         elif trail.state is not None:
             lifts.append(
-                f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice is no change"
+                f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice changes nothing"
             )
     if sink.delivery is Delivery.IDEMPOTENT and sink.is_fenced:
         if trail.wild is None:
@@ -204,7 +204,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 where=output.where,
                 reason=f"it is idempotent by key, but not fenced: {_UNFENCED}",
                 cure="use a sink that commits rows together with a ledger (CommittingSink); or let the sink refuse"
-                " rows that are older than what it has, and say so: SinkAbility(is_fenced=True)",
+                " rows that are older than its own, and say so: SinkAbility(is_fenced=True)",
             )
         )
     elif sink.delivery is Delivery.PLAIN:
@@ -250,7 +250,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
     elif trail.wild is not None and isinstance(trail.wild.step, FanOut) and trail.wild_above_state is None:
         lifts.append(
             f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but nothing of the"
-            " try before is out then"
+            " first try is committed then"
         )
     if has_transaction and declared is not Guarantee.END_TO_END_EXACTLY_ONCE:
         lifts.append(
@@ -259,12 +259,12 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
         )
     if has_transaction and sink.otherwise is Delivery.IDEMPOTENT and trail.state and trail.is_state_idempotent:
         lifts.append(
-            f"where {source.name!r} has an event twice, as an at-least-once job leaves it there, nothing changes:"
+            f"if {source.name!r} has an event twice, as an at-least-once job leaves it there, nothing changes:"
             f" {trail.state.kind} {trail.state.name!r} keeps a max or min, and sink {output.name!r} upserts by key"
         )
     lifts.extend(
-        f"table {node.inputs[1]!r} changes while the job runs, but an epoch that is repeated sees the snapshot that it"
-        f" saw first: {node.kind} {node.name!r} gives the same rows"
+        f"table {node.inputs[1]!r} changes while the job runs, but a repeated epoch sees the snapshot that it saw"
+        f" first: {node.kind} {node.name!r} gives the same rows"
         for node in trail.tables
     )
     caps.sort(key=lambda cap: cap.guarantee)
@@ -279,7 +279,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
 
 
 def _other_cluster(graph: LogicalGraph, output: Node) -> str | None:
-    """The first output of the job that commits in a cluster, where this one does so in another cluster."""
+    """The first output of the job that commits in a cluster, if this one commits in another cluster."""
     hosts = {
         node.name: node.step.sink.commits_at
         for node in graph.nodes
@@ -295,7 +295,7 @@ def _source_cap(node: Node, ability: SourceAbility) -> Cap:
     log = "read from a log that can be replayed (KafkaSource, FileSource)"
     in_front = (
         "put a log in front of it: an at-least-once job from this source into a topic (KafkaSink), and this job from"
-        " that topic (KafkaSource); everything behind the log can then be exactly-once"
+        " that topic (KafkaSource); everything after the log can then be exactly-once"
     )
     return Cap(
         guarantee=Guarantee.AT_LEAST_ONCE if ability.is_acknowledged else Guarantee.AT_MOST_ONCE,
@@ -312,9 +312,9 @@ def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
             guarantee=guarantee,
             part=f"{node.kind} {node.name!r}",
             where=node.where,
-            reason=f"its deadline decides which scores are in a result: on a replay there are others, and {danger}",
-            cure="write its results first: to a table by the event's id (an upsert), or exactly-once to a topic that a"
-            " second job goes on from",
+            reason=f"its deadline decides which scores are in a result: a replay has others, and {danger}",
+            cure="write its results first: to a table by the event's id (an upsert), or exactly-once to a topic from"
+            " which a second job continues",
         )
     return Cap(
         guarantee=guarantee,

@@ -1,8 +1,8 @@
 """A picture as text, for a terminal.
 
-A drawing is as wide as the terminal at most: wider, every line would be broken and none could be followed. So drawings
-are tried from the most to the least readable, and the first that fits is taken. Most are given up before anything is
-placed, because already their boxes and lanes side by side are too wide.
+A drawing is at most as wide as the terminal. Otherwise every line would be broken, and no line could be followed. So
+drawings are tried from the most to the least readable, and the first that fits is taken. Most are rejected before
+anything is placed, because their boxes and lanes alone are too wide.
 """
 
 from collections import defaultdict
@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 
-from lockgate.planner.layout import Layers, Layout, Needs, Shape, Spacing, lay_out, least_size
-from lockgate.planner.picture import Box, Picture, cells, cut, printable
+from rich.cells import cell_len
+
+from lockgate.planner.layers import Layers
+from lockgate.planner.layout import Layout, Needs, Shape, Spacing, lay_out, least_size
+from lockgate.planner.picture import Box, Picture, cut, printable
 
 _UP, _RIGHT, _DOWN, _LEFT = 1, 2, 4, 8
 _LINES = {
@@ -50,7 +53,7 @@ def draw_text(picture: Picture, width: int = 100) -> str:
     ╰────╯    └─────┘
     """
     width = max(width, 40)
-    heading = [cut(printable(picture.title), width, cells), ""] if picture.title.strip() else []
+    heading = [cut(printable(picture.title), width, cell_len), ""] if picture.title.strip() else []
     return "\n".join(heading + _first_that_fits(picture, width)).rstrip()
 
 
@@ -66,7 +69,7 @@ def _first_that_fits(picture: Picture, width: int) -> list[str]:
             needed = drawing.width
             if needed <= width:
                 return drawing.rows()
-        # Upright and without a limit a drawing may be far wider than it has to be: the same with a limit comes later.
+        # Upright and without a limit a drawing may be much wider than necessary: the same with a limit comes later.
         if (drawing.level or drawing.limit) and (narrowest is None or needed < narrowest[0]):
             narrowest = (needed, drawing)
     return narrowest[1].rows() if narrowest else []
@@ -75,12 +78,12 @@ def _first_that_fits(picture: Picture, width: int) -> list[str]:
 def _drawings(picture: Picture, layers: Layers, width: int) -> Iterator["_Drawing"]:
     """All ways to draw a picture, from the most to the least readable."""
     words = [printable(text) for box in picture.boxes for text in (box.title, *box.lines)]
-    most = max(map(cells, words)), max((cells(printable(arrow.label)) for arrow in picture.arrows), default=0)
+    most = max(map(cell_len, words)), max((cell_len(printable(arrow.label)) for arrow in picture.arrows), default=0)
 
     def draw(
         layers: Layers, rooms: list[tuple[int, int]], level: bool = False, limit: int | None = None
     ) -> Iterator["_Drawing"]:
-        # Room that nothing fills makes no difference: what would come out the same is not tried again.
+        # Unused room makes no difference: a size that would give the same drawing is not tried again.
         for box_room, label_room in dict.fromkeys((min(box, most[0]), min(label, most[1])) for box, label in rooms):
             yield _Drawing(picture, layers, box_room, label_room, level, limit)
 
@@ -96,21 +99,21 @@ def _drawings(picture: Picture, layers: Layers, width: int) -> Iterator["_Drawin
 
 
 class _Drawing:
-    """One way to draw: `level` flows to the right, otherwise down; longer text than there is room for is cut."""
+    """One way to draw: `level` flows to the right, otherwise down; text that is too long is cut."""
 
     def __init__(
         self, picture: Picture, layers: Layers, box_room: int, label_room: int, level: bool, limit: int | None
     ) -> None:
         self.picture, self.layers, self.level, self.limit = picture, layers, level, limit
-        self.labels = [cut(printable(arrow.label), label_room, cells) for arrow in picture.arrows]
-        self.title = {box.id: cut(printable(box.title), box_room, cells) for box in picture.boxes}
-        self.lines = {box.id: [cut(printable(line), box_room, cells) for line in box.lines] for box in picture.boxes}
+        self.labels = [cut(printable(arrow.label), label_room, cell_len) for arrow in picture.arrows]
+        self.title = {box.id: cut(printable(box.title), box_room, cell_len) for box in picture.boxes}
+        self.lines = {box.id: [cut(printable(line), box_room, cell_len) for line in box.lines] for box in picture.boxes}
         incoming: dict[str, list[str]] = defaultdict(list)
         for arrow, label in zip(picture.arrows, self.labels, strict=True):
             incoming[arrow.target].append(label)
         self.needs = Needs(
             shapes=[self._shape(box.id, incoming[box.id]) for box in picture.boxes],
-            labels=[(cells(label) + 1 if level else 1) if label else 0 for label in self.labels],
+            labels=[(cell_len(label) + 1 if level else 1) if label else 0 for label in self.labels],
             spacing=_LEVEL if level else _UPRIGHT,
         )
 
@@ -129,9 +132,9 @@ class _Drawing:
 
     def _shape(self, box: str, incoming: list[str]) -> Shape:
         in_border = 2 * bool(self.lines[box])
-        columns = max(cells(self.title[box]) + in_border, *map(cells, self.lines[box]), 0) + 4
+        columns = max(cell_len(self.title[box]) + in_border, *map(cell_len, self.lines[box]), 0) + 4
         rows = max(len(self.lines[box]), 1) + 2
-        label = max(map(cells, incoming), default=0)
+        label = max(map(cell_len, incoming), default=0)
         pitch = 2 if self.level else max(4, label + 3)
         span = max(len(incoming) - 1, 0) * pitch + 1
         across = max(rows if self.level else columns, span + 2)
@@ -178,7 +181,7 @@ class _Drawing:
                 _write(grid, left + 2, row, line)
         else:
             title = self.title[box.id]
-            _write(grid, left + (width - cells(title)) // 2, (top + bottom) // 2, title)
+            _write(grid, left + (width - cell_len(title)) // 2, (top + bottom) // 2, title)
 
     def _draw_arrows(self, grid: list[list[str]]) -> None:
         kinds = {box.id: box.kind for box in self.picture.boxes}
@@ -216,9 +219,9 @@ def _step(column: int, row: int, end_column: int, end_row: int) -> tuple[int, in
 
 def _write(grid: list[list[str]], column: int, row: int, text: str) -> None:
     for char in text:
-        filled = cells(char)
+        filled = cell_len(char)
         if filled == 0:
-            grid[row][column - 1] += char  # an accent belongs to the letter before it
+            grid[row][column - 1] += char  # an accent belongs to the character before it
             continue
         grid[row][column] = char
         if filled == 2:

@@ -43,7 +43,19 @@ from lockgate.planner.svg import draw_svg
 
 
 def explain(job: Job, *, width: int = 100) -> str:
-    """The plan of a job as text: both graphs, the guarantee and its reasons."""
+    """Return the plan of a job as text: both graphs, the guarantee and its reasons.
+
+    Args:
+        job: the job.
+        width: the most characters in a line of a graph.
+
+    Raises:
+        BadJob: the description cannot be valid.
+
+    >>> text = explain(Job("orders", orders.to("screen", ConsoleSink()), guarantee=Guarantee.AT_LEAST_ONCE))
+    >>> text.splitlines()[0]
+    'Job orders, micro-batch, epochs of 1 second'
+    """
     return explain_plan(plan(job), width=width)
 
 

@@ -1,7 +1,7 @@
-"""What flows from one step to the next: its columns, as far as they are known, and the time that one of them tells.
+"""What flows from one step to the next: its columns, as far as they are known, and which of them has the time.
 
-Columns are followed as far as SQL can be parsed; behind a `transform` they are unknown (None), and Spark's analyser
-takes over. A column that does not exist is refused with the closest one that does.
+Columns are followed as far as SQL can be parsed. After a `transform` they are unknown (None), and Spark's analyser
+checks them. A column that does not exist is refused, and the error names the closest one that does.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lockgate.errors import BadJob
 from lockgate.planner.sql import find_bare, read_expression
 
 MISSED = "__missed"
-"""Hidden column of late events: the end of the window that they missed. Where they come out of a native window, events
-that are in time stand beside them until the end of the epoch, when the run cuts the stream at the watermark."""
+"""Hidden column of late events: the end of the window that they missed. After a native window, events that are in time
+stay beside them until the end of the epoch, when the run cuts the stream at the watermark."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What leaves a step: the columns in sight, the hidden ones, and the time that is told by one of them."""
+    """What leaves a step: the visible columns, the hidden ones, and the time that one of them has."""
 
     columns: Schema | None
     hidden: tuple[str, ...]
     time: EventTime | None
-    timed_at: Origin | None = None  # where event time was told, also where no column tells it any more
+    timed_at: Origin | None = None  # where event time was declared, even if no column has it any more
     is_broadcast: bool = False  # does every event come several times, once for each task?
-    fed_by: Flow | None = None  # of a window: what comes in, of which some may be late
+    fed_by: Flow | None = None  # of a window: what it takes, some of which may be late
 
 
 def still_hidden(flow: Flow, columns: Schema) -> tuple[str, ...]:
-    """The hidden columns that no visible one has taken the place of."""
+    """The hidden columns that no visible one has replaced."""
     return tuple(name for name in flow.hidden if columns.find(name) is None)
 
 
@@ -45,12 +45,12 @@ def can_see(name: str, flow: Flow) -> bool:
 
 
 def has_position(flow: Flow) -> bool:
-    """Do rows still know where they came from?"""
+    """Do rows still have their place in a source?"""
     return POSITION in flow.hidden
 
 
 def extended(base: Iterable[Column], aggregates: Iterable[str], where: str) -> Schema:
-    """Columns with more beside them; refused where a name would exist twice."""
+    """Columns with more beside them; refused if a name would exist twice."""
     columns = [*base, *(Column(name=name) for name in aggregates)]
     names = [column.name.lower() for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -60,7 +60,7 @@ def extended(base: Iterable[Column], aggregates: Iterable[str], where: str) -> S
 
 
 def may_be_aggregate(sql: str) -> bool:
-    """A function that sqlglot does not know as an aggregate may be one of Spark's; Spark will say."""
+    """May a function that sqlglot does not know be an aggregate? It may be one of Spark's, and Spark checks it."""
     facts = read_expression(sql)
     return facts is None or bool(facts.functions)
 

@@ -1,14 +1,14 @@
-"""Which built-in functions of Spark give the same again when an epoch is repeated: every one of them, by its name.
+"""Which built-in functions of Spark give the same result when an epoch is repeated: every one of them, by its name.
 
-A repeated epoch has the same rows, but they may come in another order, at another time and on another machine. Spark
-keeps one time of its clock with each epoch: `current_timestamp()`, `current_date()`, `localtimestamp()` and
-`unix_timestamp()` give it again, so they are steady.
+A repeated epoch has the same rows, but in another order, at another time and on another machine. Spark keeps one time
+of its clock with each epoch: `current_timestamp()`, `current_date()`, `localtimestamp()` and `unix_timestamp()` give it
+again, so they are steady.
 
-`sum` and `avg` of fractions, deviations and correlations are steady but for their last digits: fractions are rounded
-each time they are added, and the order of additions may differ. No event is lost or counted twice by that. Who needs
-the same digits adds DECIMAL.
+`sum` and `avg` of fractions, deviations and correlations are steady except for their last digits. Fractions are rounded
+each time they are added, and the order of additions may differ. No event is lost or counted twice by that. If you need
+the same digits, add DECIMAL.
 
-A test compares these lists with the functions of the Spark that is installed: a new one has to be put into one of them.
+A test compares these lists with the functions of the installed Spark: put a new function into one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANGING = {
     "asks for the time, which Spark does not keep with the epoch": """
         current_time localtime now
     """,
-    "says where a row lies, and a repeated epoch may lay it elsewhere": """
+    "says where a row lies, and a repeated epoch may put it elsewhere": """
         input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
         spark_partition_id
     """,
@@ -31,7 +31,7 @@ _CHANGING = {
     "runs code that the planner cannot read": """
         java_method reflect try_reflect
     """,
-    "depends on the order of rows, and those of a repeated epoch come in another one": """
+    "depends on the order of rows, and a repeated epoch has them in another order": """
         any_value approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine array_agg collect_list
         collect_set collect_union counter_diff first first_value histogram_numeric hll_sketch_agg hll_union_agg
         kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double
@@ -43,7 +43,7 @@ _CHANGING = {
 }
 
 CHANGING = {name: why for why, names in _CHANGING.items() for name in names.split()}
-"""Functions that may give something else, and why."""
+"""Functions that may give another result, and why."""
 
 _STEADY = """
     abs acos acosh add_months aes_decrypt aggregate and any approx_count_distinct approx_top_k_estimate array
@@ -102,4 +102,4 @@ _STEADY = """
 """
 
 STEADY = frozenset(_STEADY.split())
-"""Functions that give the same for the same rows."""
+"""Functions that give the same result for the same rows."""

@@ -1,7 +1,7 @@
 """What leaves the steps that keep state for a key: rolling aggregates, windows, functions with state, patterns.
 
-Whatever depends on the order of events needs their source positions, so it stands before the window or the join that
-ends them. What is late, or has timed out, leaves by the step's side.
+Steps that depend on the order of events need their source positions, so they stand before the window or the join that
+ends them. Late and timed-out events leave by a side of the step.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _(step: Detect, flow: Flow, where: str) -> Flow:
         require_columns(condition, flow, where)
     if flow.time is not None and flow.time.late is Late.CORRECT:
         raise BadJob(
-            "late=Late.CORRECT means nothing to a pattern: a match that is out cannot be taken back",
+            "late=Late.CORRECT means nothing to a pattern: a match that is committed cannot be taken back",
             where=where,
             fix="declare late=Late.TO_SIDE_OUTPUT, or raise lateness=",
         )
@@ -121,14 +121,14 @@ def _(step: LateEvents, flow: Flow, where: str) -> Flow:
         raise BadJob(
             f"late events are asked for{declared}",
             where=where,
-            fix="declare .event_time(..., late=Late.TO_SIDE_OUTPUT) before the step, or leave .late away",
+            fix="declare .event_time(..., late=Late.TO_SIDE_OUTPUT) before the step, or remove .late",
         )
     is_window = isinstance(before, Windowed)
     if isinstance(before, Windowed) and not isinstance(before.window, TimeWindow):
         raise BadJob(
-            f"no event is late for a window that is {before.window}: it ends by what comes",
+            f"no event is late for a window that is {before.window}: it ends with an event",
             where=where,
-            fix="leave .late away",
+            fix="remove .late",
         )
     is_native = isinstance(before, Windowed) and why_operator(before, fed_by.time) is None
     hidden = (*fed_by.hidden, MISSED) if is_native else fed_by.hidden
@@ -182,7 +182,7 @@ def _check_window(step: Windowed, flow: Flow, where: str) -> None:
         raise BadJob(
             "a result for every late event is asked for, but late events do not correct results",
             where=where,
-            fix=".event_time(..., late=Late.CORRECT, allowed=...) before the window, or leave on_late= away",
+            fix=".event_time(..., late=Late.CORRECT, allowed=...) before the window, or remove on_late=",
         )
     if why_operator(step, time) is not None:
         _require_order(flow, where)
@@ -194,7 +194,7 @@ def _require_time(flow: Flow, where: str) -> None:
     is_in_reach = flow.columns is None or flow.time is None or can_see(flow.time.column, flow)
     if flow.time is None or not is_in_reach:
         raise BadJob(
-            "a window over event time is asked for, but no column tells the time",
+            "a window over event time is asked for, but no column has the time",
             where=where,
             fix='.event_time("at", lateness="10 seconds") right before the window: a map, a rolling or another window'
             " ends it, and so does a select without the column",
@@ -202,7 +202,7 @@ def _require_time(flow: Flow, where: str) -> None:
 
 
 def _require_folds(aggregates: Aggregates, flow: Flow, where: str, of: str) -> None:
-    """What is kept event by event is a fold."""
+    """Refuse aggregates that cannot be kept as folds, event by event."""
     for name, one in aggregates.items():
         if isinstance(one, Aggregate):
             require_columns(one.argument or "1", flow, where)
@@ -217,7 +217,7 @@ def _require_folds(aggregates: Aggregates, flow: Flow, where: str, of: str) -> N
 
 
 def _refuse_order(step: WindowAggregate, where: str) -> None:
-    """A window that is put together of pieces knows the order of their times, and not that of their events."""
+    """A window that merges slices has the order of their times, and not the order of arrival."""
     for name, one in step.aggregates.items():
         is_ordered = isinstance(one, Aggregate) and isinstance(one.fold, First | Last)
         if is_ordered and isinstance(step.window, SessionWindow | SlidingWindow):
@@ -229,7 +229,7 @@ def _refuse_order(step: WindowAggregate, where: str) -> None:
 
 
 def _require_aggregates(aggregates: Aggregates, flow: Flow, where: str) -> None:
-    """What Spark aggregates is any aggregate of SQL."""
+    """Refuse what is no aggregate of Spark's SQL."""
     for name, sql in _texts(aggregates).items():
         require_columns(sql, flow, where)
         facts = read_expression(sql)
@@ -266,7 +266,7 @@ def _stages(step: Detect) -> tuple[str, ...]:
 
 def _unknown(where: str) -> BadJob:
     return BadJob(
-        "the columns that a transform leaves are not known before the job runs, and this step hands them to Python",
+        "the columns after a transform are not known before the job runs, and this step passes them to Python",
         where=where,
         fix="name them in a select between the two",
     )

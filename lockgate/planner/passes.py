@@ -8,13 +8,14 @@
     of late events
     anything else                                             a pass of its own
 
-Spark computes every pass from the sources on, and a step that several ways of one pass come from once for each of them.
-Most steps give the same each time. One that is not deterministic gives every way other values: an event would be in
-none of two branches that exclude each other, or in both, without any failure and whatever is declared. So such a step
-has one place in all passes together. If it had several, the query ends there: its rows are computed once per epoch and
-kept, and the steps behind it are applied to them. If these cannot be applied to kept rows, the job is refused.
+Spark computes every pass from the sources on. If several ways of one pass start at a step, Spark computes that step
+once for each of them. Most steps give the same rows each time. A step that is not deterministic gives every way other
+values: an event would be in none of two branches that exclude each other, or in both, without any failure and whatever
+is declared. So such a step has one place in all passes together. If it had several, the query ends there: its rows are
+computed once per epoch and kept, and the steps after it are applied to them. If these cannot be applied to kept rows,
+the job is refused.
 
-    the step has       behind it                                  what happens
+    the step has       after it                                   what happens
     one place          anything                                   it is a step of the query
     several places     steps without state, time or transform     the query ends there, its rows are kept
     several places     state, time, the clock or a transform      the job is refused
@@ -52,7 +53,7 @@ from lockgate.planner.sql import read_expression, reads_epoch_clock
 
 @dataclass(frozen=True)
 class Way:
-    """How rows get from a step to an output, where nothing but conditions and at most one select stand between."""
+    """How rows get from a step to an output, if only conditions and at most one select stand between."""
 
     base: Node
     is_by_side: bool  # does it take what leaves the operator `base` by one of its sides?
@@ -62,14 +63,14 @@ class Way:
 
     @property
     def shared(self) -> str:
-        """What the pass goes over; ways that have the same are one pass."""
+        """What the pass goes over; ways with the same are one pass."""
         return sides_of(self.base.name) if self.is_by_side else self.base.name
 
 
 def way_of(graph: LogicalGraph, output: Node) -> Way | None:
-    """The way that ends in this output, or None where more stands between."""
+    """The way that ends in this output, or None if more stands between."""
     if isinstance(output.step, Write) and output.step.sink.expressions():
-        return None  # the sink's own SQL speaks of the output's columns, which have no names inside a struct
+        return None  # the sink's own SQL uses the output's columns, which have no names inside a struct
     conditions: list[Node] = []
     select, node = None, graph.node(output.inputs[0])
     if isinstance(node.step, Select) and not is_wild(node):
@@ -91,12 +92,12 @@ def way_of(graph: LogicalGraph, output: Node) -> Way | None:
 
 
 def sides_of(name: str) -> str:
-    """What all that leaves an operator is called, by whichever side."""
+    """The name of everything that leaves an operator, by whichever side."""
     return f"sides of {name}"
 
 
 def share_passes(shared: Sequence[str | None]) -> list[list[int]]:
-    """The places of outputs, those together that are one pass, by what each goes over; None is a pass of its own."""
+    """The places of outputs, grouped by pass, from what each goes over; None is a pass of its own."""
     passes: dict[str | int, list[int]] = {}
     for place, one in enumerate(shared):
         passes.setdefault(place if one is None else one, []).append(place)
@@ -108,21 +109,21 @@ def steps_before(graph: LogicalGraph, name: str) -> tuple[str, ...]:
     reached, left = set[str](), [name]
     while left:
         one = left.pop()
-        if one not in reached:  # there may be more ways to a step than anybody can go
+        if one not in reached:  # there may be very many ways to a step
             reached.add(one)
             left += takes_from(graph, graph.node(one))
     return tuple(node.name for node in graph.nodes if node.name in reached)
 
 
 def takes_from(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
-    """The steps whose rows a step takes: late events are not results of a native window, but what came to it."""
+    """The steps whose rows a step takes: late events are not results of a native window, but rows of its input."""
     if isinstance(node.step, TableJoin):
         return node.inputs[:1]
     return graph.node(node.inputs[0]).inputs if isinstance(node.step, LateEvents) else node.inputs
 
 
 def fed_by(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
-    """The steps that have to be computed for a step: a side of an operator is a part of what leaves the operator.
+    """The steps that must be computed for a step: a side of an operator is a part of what leaves the operator.
 
     Dead letters are not computed from the rows of a step. The run adds them.
     """
@@ -146,7 +147,7 @@ def logs_late_events(graph: LogicalGraph, node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where the query ends before its outputs, and what is left to do with the rows of each epoch.
+    """Where the query ends before its outputs, and what remains to do with the rows of each epoch.
 
     Args:
         branches: The steps whose rows are computed once per epoch and kept, and for how many branches.
@@ -160,13 +161,13 @@ class Cuts:
 
 
 def find_cuts(graph: LogicalGraph) -> Cuts:
-    """Where rows are kept so that no step that is not deterministic is computed twice; BadJob if that is impossible."""
+    """Where rows are kept so that a step that is not deterministic is computed once; BadJob if that is impossible."""
     if not any(map(computes_once, graph.nodes)):
         return Cuts()
     places = _roots(graph)
     below: set[str] = set()
     branches: dict[str, int] = {}
-    for node in reversed(graph.nodes):  # every step stands behind those that feed it
+    for node in reversed(graph.nodes):  # every step comes after those that feed it
         if computes_once(node) and places[node.name] > 1:
             behind = _steps_behind(graph, node)
             _refuse_uncuttable(graph, node, behind, places[node.name])
@@ -179,7 +180,7 @@ def find_cuts(graph: LogicalGraph) -> Cuts:
 
 
 def computes_once(node: Node) -> bool:
-    """Must it be computed once, since it gives other rows each time? (The SQL of a sink has one place.)"""
+    """Must it be computed once, because it gives other rows each time? (The SQL of a sink has one place.)"""
     return not isinstance(node.step, Write) and is_wild(node)
 
 
@@ -195,11 +196,11 @@ def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
 
 def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], places: int) -> None:
     """Refuse a step with several branches that cannot be applied to rows that an epoch keeps."""
-    # A batch has no state from one epoch to the next, no watermark, and not the time of the epoch. Nobody knows what a
+    # A batch has no state from one epoch to the next, no watermark, and not the time of the epoch. It is unknown what a
     # transform uses.
     hindrance = next((one for one in behind if _belongs_to_query(one)), None)
     if hindrance is not None:
-        reason = f"{hindrance.kind} {hindrance.name!r} behind it has to be a part of the query"
+        reason = f"{hindrance.kind} {hindrance.name!r} after it must be a part of the query"
     elif graph.job.mode is Mode.REAL_TIME:
         reason = "in real-time mode rows leave before their epoch ends"
     else:
@@ -212,7 +213,7 @@ def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], 
         where=wild.where,
         fix=("" if isinstance(wild.step, FanOut) else change)
         + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
-        " its rows to a topic, and go on from there in a job of its own",
+        " its rows to a topic, and continue from there in a job of its own",
     )
 
 

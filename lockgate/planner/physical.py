@@ -2,13 +2,13 @@
 
     edge into               exchange               chosen by
     rolling, window, join   by key                 the planner: rows of a key must meet in one task
-    a transactional sink    by key                 the planner: each part of the sink has one writer (none where rows
-                                                   have no key, or source and sink are partitioned alike)
+    a transactional sink    by key                 the planner: each part of the sink has one writer (none if rows have
+                                                   no key, or source and sink are partitioned alike)
     a join, from a table    broadcast              the planner: every task holds the whole table
     anything else           forward                the planner: nothing has to move
-    the step behind an      what it says           the author
+    the step after an       what it says           the user
     `.exchange(...)`
-    the step behind a       random                 the planner, to deal rows out to that many tasks
+    the step after a        random                 the planner, to distribute rows over that many tasks
     `.parallel(n)`
 
 Steps that are joined by forward edges run in one task, one row after the other (a stage). All steps with state of one
@@ -48,13 +48,16 @@ from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.chance import has_chance_above_state
-from lockgate.planner.logical import LogicalGraph, Node, why_python
+from lockgate.planner.forms import why_operator
+from lockgate.planner.logical import LogicalGraph, Node
 
 REAL_TIME_EPOCH = timedelta(seconds=60)
-"""In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: shorter ones are not run."""
+"""In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: epochs are at least this."""
 
 STATE_PARTITIONS = 4
-"""Partitions of keyed state where no `.parallel(n)` says otherwise, and no checkpoint has another number."""
+"""Partitions of keyed state, unless `.parallel(n)` declares or a checkpoint has another number."""
+
+_NATIVE = "Spark has it natively"
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,10 @@ class PhysicalGraph:
 
 
 def build_physical(graph: LogicalGraph, kept: int | None = None) -> PhysicalGraph:
-    """The physical graph of a logical one; raises BadJob where placements contradict each other.
+    """The physical graph of a logical one; raises BadJob if placements contradict each other.
 
     Args:
-        kept: how many partitions state has that is there already; the author's word counts more.
+        kept: how many partitions existing state has; the user's number counts more.
     """
     asked = _asked_partitions(graph)
     state_partitions = asked or kept or STATE_PARTITIONS
@@ -113,7 +116,7 @@ def build_physical(graph: LogicalGraph, kept: int | None = None) -> PhysicalGrap
     for node in graph.nodes:
         incoming = [_edge(graph, graph.node(name), node) for name in node.inputs]
         edges.extend(incoming)
-        # A table comes to the tasks that hold the events, which do not move for it.
+        # A table is sent to the tasks that hold the events; these do not move for it.
         events = [edge for edge in incoming if not isinstance(graph.node(edge.source).step, ReadTable)]
         moves = [edge for edge in events if edge.exchange.strategy is not Strategy.FORWARD]
         if not events or moves or len({stages[edge.source] for edge in events}) > 1:
@@ -166,7 +169,7 @@ def is_exact(graph: LogicalGraph, node: Node) -> bool:
     if declared_of(graph, step) is Guarantee.END_TO_END_EXACTLY_ONCE:
         return True
     # At-most-once runs keep no epochs that a ledger could name; acknowledged events change their epoch. A ledger lets a
-    # replayed epoch be skipped, which loses events if the replay gives state other values than the rows that are out.
+    # replay skip an epoch, which loses events if the replay gives state other values than the rows that are committed.
     is_kept = graph.job.guarantee is not Guarantee.AT_MOST_ONCE and graph.job.tracking is None
     return is_kept and ability.otherwise is Delivery.IDEMPOTENT and not has_chance_above_state(graph, node)
 
@@ -177,10 +180,10 @@ def declared_of(graph: LogicalGraph, write: Write) -> Guarantee:
 
 
 def is_partitioned_alike(graph: LogicalGraph, output: Node) -> bool:
-    """Do rows, as far as the plan can tell, leave in tasks that each hold the rows of one part of the sink?
+    """Do rows leave in tasks that each hold the rows of one part of the sink, as far as the plan knows?
 
-    True where the one transactional output is partitioned by a column that its source is partitioned by too, and
-    that comes through untouched. Who wrote to the source may have placed its records otherwise; the run finds out.
+    True if the one transactional output is partitioned by a column by which its source is partitioned too, and which
+    is not changed on the way. The sender may have placed its records otherwise; the run finds out.
     """
     if not isinstance(output.step, Write) or sum(is_exact(graph, node) for node in graph.nodes) != 1:
         return False
@@ -203,13 +206,13 @@ def _edge(graph: LogicalGraph, source: Node, target: Node) -> Edge:
     exchange, chosen_by, reason = Exchange(strategy=Strategy.FORWARD), "planner", "nothing has to move"
     if isinstance(source.step, ReadTable):
         exchange = Exchange(strategy=Strategy.BROADCAST)
-        reason = f"every task holds the whole table, and gets it anew every {as_people_text(source.step.refresh)}"
+        reason = f"every task holds the whole table, and rereads it every {as_people_text(source.step.refresh)}"
     elif isinstance(step, Exchanged):
         if step.exchange is not None:
             exchange, chosen_by, reason = step.exchange, "author", f"imposed at {step.origin}"
         else:
             exchange = Exchange(strategy=Strategy.RANDOM)
-            reason = f"dealt out to the {step.tasks} tasks asked for at {step.origin}"
+            reason = f"distributed over the {step.tasks} tasks asked for at {step.origin}"
     elif has_state(target):
         keys = step.on if isinstance(step, Join) else getattr(step, "keys", ())
         if isinstance(source.step, Exchanged) and source.step.exchange is not None:
@@ -218,7 +221,7 @@ def _edge(graph: LogicalGraph, source: Node, target: Node) -> Edge:
         reason = "rows of a key must meet in one task"
     elif isinstance(step, Write) and is_exact(graph, target) and step.sink.partitioned_by:
         if is_partitioned_alike(graph, target):
-            reason = "source and sink are partitioned alike; rows are exchanged where that turns out wrong"
+            reason = "source and sink are partitioned alike; rows are exchanged if that turns out wrong"
         else:
             exchange = Exchange(strategy=Strategy.BY_KEY, keys=step.sink.partitioned_by)
             reason = "each partition of the topic has one writer"
@@ -238,7 +241,7 @@ def _refuse_unless_by_key(exchanged: Node, target: Node, keys: tuple[str, ...]) 
         f"an exchange {imposed} is imposed before {target.kind} {target.name!r}, which needs its rows by key"
         f" ({', '.join(keys) or 'one for all'})",
         where=f"{exchanged.where}; {target.where}",
-        fix="leave the exchange away; the planner chooses the one by key",
+        fix="remove the exchange; the planner chooses the one by key",
     )
 
 
@@ -291,24 +294,25 @@ def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
     if isinstance(step, Write):
         return step.sink.execution(is_exact=is_exact(graph, node))
     if isinstance(step, Map | FlatMap) or (isinstance(step, Where) and callable(step.condition)):
-        return "Python", "a function of the author's runs in Python workers, in Arrow batches"
+        return "Python", "a function of the user runs in Python workers, in Arrow batches"
     if isinstance(step, FanOut):
         return "Python", (
             f"{', '.join(step.functions)} side by side, in threads of Python workers, in micro-batches: the deadline of"
-            f" {as_people_text(step.deadline)} counts from the moment at which the task gives them the event, and not"
-            " from its arrival; real-time mode, which has no such wait, runs no Python"
+            f" {as_people_text(step.deadline)} starts when the task gives them the event, and not at its arrival;"
+            " real-time mode, which has no such wait, runs no Python"
         )
-    if isinstance(step, Keyed) and (reason := why_python(graph, node)) is not None:
-        return "Python", f"{reason}{_history(step)}"
+    if isinstance(step, Keyed):
+        reason = why_operator(step, graph.node(node.inputs[0]).flow.time)
+        return ("native", _NATIVE) if reason is None else ("Python", f"{reason}{_history(step)}")
     if isinstance(step, ReadTable):
         every = as_people_text(step.refresh)
-        return "driver", f"read whole at the start and every {every}; an epoch keeps to the snapshot that it saw first"
+        return "driver", f"read whole at the start and every {every}; an epoch keeps the snapshot that it saw first"
     if isinstance(step, TableJoin):
         return "Python", "the key alone goes to Python workers, which hold the table; all other columns stay in Spark"
     if isinstance(step, Letters):
-        return "driver", "put beside the rows of their epoch, when these are there"
+        return "driver", "added to the rows of their epoch, when these are computed"
     if isinstance(step, Transform):
-        return "native", "as the author's function says"
+        return "native", "as the user's function says"
     if isinstance(step, Read) and not step.source.is_native:
         return "Python", "its rows are made in Python workers, in Arrow batches"
-    return "native", "Spark has it natively"
+    return "native", _NATIVE

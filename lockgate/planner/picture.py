@@ -1,15 +1,14 @@
-"""A directed acyclic graph to be drawn for people: boxes, arrows, and the words that can be written into them.
+"""A directed acyclic graph to be drawn for people: boxes, arrows, and the words in them.
 
-A picture says what is connected, never where it stands. `layout` finds the places, `drawing` writes them down as text
-for a terminal, `svg` as a page; each imports only what stands before it here. Only a graph whose events flow one way
-can be drawn: `flow_order` refuses all else, so that no drawing can leave out a box or an arrow in silence.
+A picture says what is connected, not where it stands. `layout` finds the places, `drawing` writes them as text for a
+terminal, `svg` as a page; each imports only what comes before it here. Only a graph whose events flow one way can be
+drawn. `flow_order` refuses all others, so no drawing silently omits a box or an arrow.
 """
 
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from lockgate.errors import BadJob
 
@@ -35,7 +34,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """A graph and its title; the order of boxes and arrows is kept where the drawing leaves a choice."""
+    """A graph and its title; the order of boxes and arrows is kept if the drawing has a choice."""
 
     title: str
     boxes: tuple[Box, ...]
@@ -72,7 +71,7 @@ def flow_order(picture: Picture) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """The text without what would break a line, a terminal or an XML document."""
+    """The text without characters that would break a line, a terminal or an XML document."""
     kept = []
     for char in text:
         category = unicodedata.category(char)
@@ -92,17 +91,3 @@ def cut(text: str, room: int, measure: Callable[[str], int]) -> str:
     while text and measure(text + "…") > room:
         text = text[:-1]
     return text.rstrip() + "…"
-
-
-def cells(text: str) -> int:
-    """How many columns of a terminal the text fills: none for an accent, two for a wide letter."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_char_cells, text))
-
-
-@lru_cache(maxsize=1024)
-def _char_cells(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,7 +1,7 @@
 """Plan: what a job will run, what it declares, what it reaches and why.
 
-Planning is pure and never raises for an over-claim, so that a plan can be looked at; `refusal` is what the run time and
-the command line raise for it.
+Planning is pure. It never raises for a job that declares too much, so that its plan can be shown. The run time and the
+command line raise `refusal`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from lockgate.planner.physical import PhysicalGraph, build_physical
 
 @dataclass(frozen=True)
 class Plan:
-    """The outcome of planning."""
+    """What a job will run, and which guarantee it reaches. `plan(job)` makes it.
+
+    >>> job = Job("orders", orders.to("out", FileSink("out")), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+    >>> plan(job).reached.label, plan(job).refusal()
+    ('end-to-end exactly-once', None)
+    """
 
     job: Job
     declared: Guarantee
@@ -31,7 +36,12 @@ class Plan:
     cuts: Cuts = field(default_factory=Cuts)
 
     def refusal(self) -> OverClaim | None:
-        """The error for a job that declares more than it reaches, or None."""
+        """Return the error for a job that declares more than it reaches; None if it does not.
+
+        >>> job = Job("orders", orders.to("screen", ConsoleSink()), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+        >>> plan(job).refusal().fix.endswith("or declare Guarantee.AT_LEAST_ONCE")
+        True
+        """
         broken = [path for path in self.paths if not path.is_kept]
         if not broken:
             return None
@@ -47,12 +57,22 @@ class Plan:
 
 
 def plan(job: Job) -> Plan:
-    """What the job will run and what it is worth; raises BadJob for a description that cannot mean anything."""
+    """Find out what a job will run and which guarantee it reaches. This needs no Spark.
+
+    Args:
+        job: the job.
+
+    Raises:
+        BadJob: the description cannot be valid, for example because a column is unknown.
+
+    >>> plan(Job("orders", orders.to("screen", ConsoleSink()), guarantee=Guarantee.AT_LEAST_ONCE)).reached.name
+    'AT_LEAST_ONCE'
+    """
     logical = build_logical(job)
     cuts = find_cuts(logical)
     physical = build_physical(logical)
     paths = derive(logical)
-    # An output that is declared lower on purpose does not pull the whole job down.
+    # An output that is declared lower on purpose does not lower the whole job.
     lowered = {node.name for node in logical.of_kind("sink") if getattr(node.step, "guarantee", None) is not None}
     deciding = [path for path in paths if path.output not in lowered] or list(paths)
     return Plan(
@@ -68,7 +88,7 @@ def plan(job: Job) -> Plan:
 
 
 def with_partitions(planned: Plan, kept: int | None) -> Plan:
-    """The same plan over state that is there already, in so many partitions; the author's `.parallel(n)` stays."""
+    """The same plan over existing state with so many partitions; the user's `.parallel(n)` stays."""
     return replace(planned, physical=build_physical(planned.logical, kept))
 
 

@@ -1,7 +1,7 @@
 """What can be known about a SQL expression without a JVM: its columns, its aggregates, and whether it can be replayed.
 
-Only what sqlglot parses is judged. An expression that it cannot read is left to Spark's analyser, which checks it
-before anything runs; so a refusal from here is always right, and silence is not a promise.
+Only what sqlglot parses is judged. Before anything runs, Spark's analyser checks what sqlglot cannot read. So a refusal
+from here is always right, and silence is not a promise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockgate.planner.sqltext import SqlText, read_text
 
 _CALL = re.compile(r"((?:\w+\s*\.\s*)*)\b(\w+)\s*\(")
 _BUILT_IN = re.compile(r"(system\s*\.\s*)?builtin\s*\.\s*", re.IGNORECASE)
-# Spark reads these words as moments, and does not keep with an epoch which ones they were.
+# Spark reads these words as moments, and does not keep with an epoch which moments they were.
 _MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b\s*\S*\s*", re.IGNORECASE)
 _OF_TIME = re.compile(r"\b(date|timestamp\w*|cast|try_cast|(try_)?to_date|(try_)?to_timestamp\w*)\b|::", re.IGNORECASE)
 # With a precision, Spark reads the clock again when an epoch is repeated.
@@ -32,7 +32,7 @@ _GENERATOR_CALL = re.compile(
 # A text that is compared for equality, or is in a list of texts, is mostly a text.
 _COMPARED_BEFORE = re.compile(r"(<=>|<>|!=|(?<![<>=!])==?|\bin\s*\(\s*(''\s*,\s*)*)\s*$", re.IGNORECASE)
 _COMPARED_BEHIND = re.compile(r"\s*(<=>|<>|!=|==?(?!>))")
-# What a query finds may change between an epoch and its replay.
+# The result of a query may change between an epoch and its replay.
 _QUERY = re.compile(r"(?<![.\w`])(select)\b(?!\s*\.)|\(\s*(with|values|table|from)\s+[\w(]", re.IGNORECASE)
 
 # Adding the same event a second time leaves these as they were.
@@ -53,19 +53,19 @@ _IDEMPOTENT = frozenset(
     | {"LOGICAL_AND", "LOGICAL_OR", "APPROX_COUNT_DISTINCT", "APPROX_DISTINCT", "COLLECT_SET", "ARRAY_UNIQUE_AGG"}
 )
 
-# Spark reads these as functions where no column has the name.
+# Spark reads these as functions if no column has the name.
 _WITHOUT_BRACKETS = re.compile(
     r"(?<![.\w])(?<!\bas )(user|session_user|current_user|current_path|current_time|localtime)\b(?!`?\s*(?:\.|\(|=>))",
     re.IGNORECASE,
 )
 
-# These give the time that Spark keeps with an epoch, if a query computes them; a batch of its rows has another time.
+# These give the time that Spark keeps with an epoch, if a query computes them. A batch of its rows has another time.
 _EPOCH_CLOCK = re.compile(
     r"\b(current_timestamp|current_date|curdate|localtimestamp)\b|\bunix_timestamp\s*\(\s*\)", re.IGNORECASE
 )
 
-# What may stand before a bracket and is in no list of functions: words of the grammar, types, and what Spark's parser
-# makes other functions of.
+# Words that may stand before a bracket and are in no list of functions: words of the grammar, types, and words of which
+# Spark's parser makes other functions.
 _GRAMMAR = """
     all as asc both by char character cross dec desc distinct else end escape filter following for from group having
     interval is leading nulls numeric on order over overlay partition placing preceding range rows then timestamp_ltz
@@ -86,7 +86,7 @@ class Facts:
 
 @lru_cache(maxsize=2048)
 def read_expression(sql: str) -> Facts | None:
-    """The facts of an expression, or None where only Spark can tell."""
+    """The facts of an expression, or None if only Spark can find them."""
     tree = _parse(sql)
     if tree is None or any(isinstance(node, exp.Query | exp.Star) and not _is_count_star(node) for node in tree.walk()):
         return None
@@ -103,7 +103,7 @@ def read_expression(sql: str) -> Facts | None:
 
 
 def find_bare(sql: str) -> frozenset[str]:
-    """The names in an expression that Spark reads as functions where no column has them.
+    """The names in an expression that Spark reads as functions if no column has them.
 
     >>> find_bare("user = struct(current_user() AS user, a.user)"), find_bare("to_json(struct(*, current_time))")
     (frozenset({'user'}), frozenset({'current_time'}))
@@ -123,11 +123,11 @@ def reads_epoch_clock(sql: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def find_nondeterministic(sql: str) -> str | None:
-    """What gives another result on a replay, if the expression has such a thing: a function by its name, or a moment.
+    """What gives another result in a replay, if the expression has such a thing: a function by its name, or a moment.
 
-    A guarantee hangs on it, so everything is searched in the text, where no parser's own names come in between, and
-    doubt counts as chance. A function that Spark does not have is the user's own, and could be anything. Text that may
-    be a moment is one, unless it is compared with something: Spark's analyser knows the types (`find_changing`).
+    A guarantee depends on it. So the text itself is searched, without the names that a parser gives. Doubt counts as
+    not deterministic. A function that Spark does not have is the user's own, and could be anything. Text that may be a
+    moment is one, unless it is compared with something: Spark's analyser knows the types (`find_changing`).
 
     >>> find_nondeterministic("price * rand()"), find_nondeterministic("DATE'today'"), find_nondeterministic("max(n)")
     ('RAND', "'today'", None)
@@ -148,7 +148,7 @@ def find_nondeterministic(sql: str) -> str | None:
 
 
 def find_changing(sql: str) -> str | None:
-    """A built-in function that is not steady, or a moment, in an expression whose casts are all written down.
+    """A built-in function that is not steady, or a moment, in an expression with all casts written out.
 
     >>> find_changing("localtime(3)"), find_changing("at < CAST('now' AS TIMESTAMP)"), find_changing("name < 'now'")
     ('LOCALTIME', "'now'", None)
@@ -173,7 +173,7 @@ def _moments(text: SqlText) -> Iterator[str]:
 
 
 def makes_rows(sql: str) -> bool:
-    """Does an expression make any number of rows of one?
+    """Does an expression make several rows of one?
 
     >>> makes_rows("explode(parts)"), makes_rows("concat('explode(', k)")
     (True, False)
@@ -215,7 +215,7 @@ _FOLDS: dict[type[exp.Expr], str] = {
 
 @lru_cache(maxsize=2048)
 def read_fold(sql: str) -> Fold | None:
-    """The fold that a rolling aggregate means, or None where it is none of sum, min, max, avg and count."""
+    """The fold of a rolling aggregate, or None if it is none of sum, min, max, avg and count."""
     tree = _parse(sql)
     name = _FOLDS.get(type(tree)) if tree is not None else None
     if tree is None or name is None:
@@ -225,7 +225,7 @@ def read_fold(sql: str) -> Fold | None:
         return None
     if inner is None or isinstance(inner, exp.Star):
         return Fold(function=name, argument=None) if name == "count" else None
-    # The author's own text: a rendering could mean something else to Spark.
+    # The user's own text: a rendering could mean something else to Spark.
     return Fold(function=name, argument=sql[sql.index("(") + 1 : sql.rindex(")")].strip())
 
 
@@ -253,7 +253,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 def _is_no_column(node: exp.Column) -> bool:
     if isinstance(node.this, exp.Star):
         return True
-    # timediff(HOUR, a, b): the first word is a unit, which sqlglot knows of the other such functions only.
+    # timediff(HOUR, a, b): the first word is a unit. sqlglot knows that only for the other functions of this kind.
     call = node.parent
     return isinstance(call, exp.Anonymous) and call.name.upper() == "TIMEDIFF" and call.expressions[0] is node
 

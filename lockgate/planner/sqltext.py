@@ -1,6 +1,6 @@
 """The text of a SQL expression, cut as Spark's lexer cuts it: what is code, and what its literals say.
 
-Guarantees hang on which functions an expression calls. So no quote, comment or escape may hide a call: each kind of
+Guarantees depend on which functions an expression calls. So no quote, comment or escape may hide a call: each kind of
 text is consumed as a whole, in the order in which Spark's lexer takes the longest match.
 """
 
@@ -75,7 +75,7 @@ def read_text(sql: str) -> SqlText:
 
 
 def _end_of_block(sql: str, at: int) -> int:
-    """Where a comment ends; comments can be inside of comments. One that does not end is refused by Spark."""
+    """Where a comment ends; comments can be nested. Spark refuses one that does not end."""
     depth = 1
     while depth and (edge := _BLOCK_EDGE.search(sql, at)) is not None:
         depth += 1 if edge[0] == "/*" else -1

@@ -1,8 +1,8 @@
 """A picture as a stand-alone SVG document, for a page.
 
-The document needs nothing beside it: no script, no font, no style sheet. It follows the reader's choice of light or
-dark, says everything in full to a screen reader or a tooltip, and never lets text out of its box: as nobody knows which
-font it will get, text is measured rather too wide than too narrow.
+The document needs no other file: no script, no font, no style sheet. It follows the reader's choice of light or dark,
+has the full text for a screen reader or a tooltip, and never lets text out of its box. The font is unknown, so text is
+measured too wide rather than too narrow.
 """
 
 from collections import defaultdict
@@ -10,18 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from lockgate.planner.layout import Layers, Layout, Needs, Shape, Spacing, lay_out
-from lockgate.planner.picture import Arrow, Box, Picture, cells, cut, printable
+from rich.cells import cell_len
+
+from lockgate.planner.layers import Layers
+from lockgate.planner.layout import Layout, Needs, Shape, Spacing, lay_out
+from lockgate.planner.picture import Arrow, Box, Picture, cut, printable
 
 _LEVEL = Spacing(box_gap=26, lane_gap=22, part_gap=40, lead=22, pitch=14, tail=34, clearance=10)
 _UPRIGHT = Spacing(box_gap=28, lane_gap=24, part_gap=48, lead=20, pitch=14, tail=26, clearance=10)
-_WIDE = 1500  # a level drawing wider than this turns upright: shrunk to fit a page it could not be read
+_WIDE = 1500  # a level drawing wider than this turns upright: reduced to a page it could not be read
 _MARGIN, _PAD = 32, 16
 _TEXT_ROOM, _LABEL_ROOM = 260, 170
 _KINDS = ("source", "step", "state", "sink")
 
 # Plain properties first, because not every viewer knows variables; a viewer that prefers dark overrides them. Every
-# class has a prefix, so the drawing can be pasted into a page without dressing it.
+# class has a prefix, so the drawing does not change the style of a page that contains it.
 _LIGHT = {
     ".lg-paper": "fill:#fbfbfa",
     ".lg-heading,.lg-title,.lg-strong": "fill:#1c2430",
@@ -73,7 +76,7 @@ text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Aria
 def draw_svg(pictures: Sequence[Picture], footer: Sequence[str] = ()) -> str:
     """Draw all pictures, one below the other, and then the footer lines, as one SVG document.
 
-    The first footer line is set stronger than the rest: it is meant for the guarantee, the others for its reasons.
+    The first footer line is stronger than the rest: it is for the guarantee, the others for its reasons.
     """
     drawings = [_Drawing.of(picture) for picture in pictures]
     width = max([480] + [drawing.width for drawing in drawings])
@@ -123,7 +126,7 @@ def draw_svg(pictures: Sequence[Picture], footer: Sequence[str] = ()) -> str:
 
 
 def _pixels(size: int, strong: bool = False) -> Callable[[str], int]:
-    """Measure text set in `size` pixels: rather too wide than too narrow, as nobody knows which font it will get."""
+    """Measure text set in `size` pixels: too wide rather than too narrow, because the font is unknown."""
 
     def measure(text: str) -> int:
         em = sum(_char_em(char) for char in text)
@@ -139,8 +142,8 @@ def _char_em(char: str) -> float:
         return 0.43
     if char in "mwMW@%…—":
         return 1.0
-    if cells(char) != 1:
-        return 1.0 * cells(char) / 2
+    if cell_len(char) == 2:
+        return 1.0
     if char.isascii():
         return 0.74 if char.isupper() else 0.64
     return 0.85
@@ -184,7 +187,7 @@ class _Drawing:
         texts = [_TITLE(cut(printable(box.title), _TEXT_ROOM, _TITLE))]
         texts += [_LINE(cut(printable(line), _TEXT_ROOM, _LINE)) for line in box.lines]
         texts += [_CAPTION(_kind(box).upper()) + len(_kind(box))]
-        # A whole number of twos: centres of boxes of one layer then meet exactly, and lines stay straight.
+        # A multiple of two, so centres of boxes of one layer meet exactly, and lines stay straight.
         width = (max(max(texts) + 2 * _PAD, 88) + 1) // 2 * 2
         height = 54 + 16 * len(box.lines) + (4 if box.lines else 0)
         label = max(incoming, default=0)

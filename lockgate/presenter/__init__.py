@@ -1,1 +1,1 @@
-"""Answers for a transaction within its deadline, with the scores that are there by then."""
+"""Answer a transaction within its deadline, with the scores that have arrived by then."""

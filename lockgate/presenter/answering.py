@@ -1,12 +1,12 @@
-"""Answers for those who ask: `GET /transactions/ID`.
+"""Answer questions about transactions over HTTP: `GET /transactions/ID`.
 
-    the newest answer is there         it, at once, with the scores that came behind it; published or not yet
-    the transaction has come           waits until it is answered, which is at its deadline
-    it has not come                    waits a second more than a transaction may take: whoever asks may be ahead of
-                                       the record, which its sender holds back, or which is not read yet
-    it has not come by then            404: never seen, or forgotten; the result store knows what is older
+    there is an answer                 the newest one, at once, with scores that came later, published or not yet
+    the transaction has arrived        wait until it is answered, which is at its deadline
+    it has not arrived                 wait one second more than a transaction may take: the question may be ahead of
+                                       the record, which its sender still collects, or which is not read yet
+    it has not arrived by then         404: never seen, or forgotten; the result store knows older ones
 
-`/metrics` has the figures as Prometheus reads them, `/figures` as JSON, and `/health` says whether the presenter reads.
+`/metrics` has the figures for Prometheus, `/figures` as JSON, and `/health` says whether the presenter reads.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Desk:
-    """What is answered."""
+    """The functions that make the answers."""
 
-    ask: Callable[[str], Answer | None]  # for a transaction; None where nobody knows it
-    asked: Callable[[bool, float], None]  # takes note of a question: was there an answer, and how long did it take
+    ask: Callable[[str], Answer | None]  # by the id of a transaction; None if it is unknown
+    asked: Callable[[bool, float], None]  # counts a question: was there an answer, and how long did it take
     facts: Callable[[], dict[str, Any]]
-    metrics: Callable[[str], tuple[str, bytes]]  # of what a client accepts: a type and a text
-    trouble: Callable[[], str | None]  # what is wrong; None where it reads
+    metrics: Callable[[str], tuple[str, bytes]]  # by the Accept header of a client: a type and a text
+    trouble: Callable[[], str | None]  # what is wrong; None if it reads
 
 
 class Answering:
-    """Answers at a socket until it is stopped; closes it then.
+    """Answers at a socket until it is stopped, then closes the socket.
 
     Args:
-        called: the host that was given to listen at, for the names that a request may call it by.
+        called: the host that was given to listen at; requests may use this name.
     """
 
     def __init__(self, listening: socket.socket, desk: Desk, *, called: str = "") -> None:
@@ -56,7 +56,7 @@ class Answering:
         )
 
     def stop(self) -> None:
-        """Answer no more; a client that keeps its connection open is not waited for."""
+        """Answer no more, and do not wait for clients that keep their connection open."""
         self._server.stop()
         self._listening.close()
 

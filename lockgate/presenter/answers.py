@@ -1,7 +1,7 @@
-"""What is known of a transaction when it is answered, and the newest answer of each for whoever asks.
+"""An answer for a transaction, and the newest answer of each transaction for those that ask.
 
-A revision is one more for each score that came behind the first answer. So the same revision of a transaction has the
-same scores wherever it is read; the result topic need not have all of them (gathering.py).
+Each score that arrives after the first answer makes a new revision. So a revision of a transaction has the same scores
+wherever it is read. The result topic may lack some revisions (gathering.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of a transaction when it is answered. Times in seconds since 1970."""
+    """What is known about a transaction when it is answered. Times in seconds since 1970."""
 
     id: str
     revision: int
@@ -50,7 +50,7 @@ class Answer:
 
 
 class Answers:
-    """The newest answer of each transaction, for any thread; as many as are held."""
+    """The newest answer of each transaction, for any thread; at most `held_max` of them."""
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
@@ -59,7 +59,7 @@ class Answers:
         self._awaited: dict[str, list[threading.Event]] = {}
 
     def put(self, answer: Answer) -> None:
-        """Keep it, and wake those who wait for it."""
+        """Keep it, and wake the threads that wait for it."""
         with self._lock:
             self._newest[answer.id] = answer
             if len(self._newest) > self._held_max:
@@ -73,11 +73,11 @@ class Answers:
             return id in self._newest
 
     def get(self, id: str, *, seconds: float, is_under_way: Callable[[str], bool]) -> Answer | None:
-        """The newest answer for a transaction; None where there is none.
+        """The newest answer for a transaction; None if there is none.
 
         Args:
-            seconds: how long to wait for a transaction that may just be coming.
-            is_under_way: has it come, and will it be answered? Then it is waited for, however long it takes.
+            seconds: how long to wait for a transaction that may be about to arrive.
+            is_under_way: has it arrived, and will it be answered? Then wait for its answer, however long it takes.
         """
         with self._lock:
             if (found := self._newest.get(id)) is not None:

@@ -1,8 +1,8 @@
 """What a presenter counts, as figures of the same kind as those of a job.
 
-The metrics are its own, since it is no job: it has no epochs, and what matters of it is how often an answer was whole
+A presenter has its own metrics because it is not a job: it has no epochs. What matters is how often an answer was full,
 and how often it was in time. Latencies are quantiles since the start, as gauges: a histogram with fixed buckets could
-not tell 4 ms from 5 ms and 400 ms from 500 ms at once. One thread counts and others read: they copy what may grow.
+not distinguish both 4 ms from 5 ms and 400 ms from 500 ms. One thread counts, and the readers copy what may grow.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lockgate.presenter.latencies import QUANTILES, Latencies
 from lockgate.runtime.metrics.figures import Figure, Metric
 
 METRICS = (
-    Metric("lockgate_presenter_transactions_total", "Transactions that came."),
+    Metric("lockgate_presenter_transactions_total", "Transactions that arrived."),
     Metric("lockgate_presenter_answers_total", "Transactions by how they were answered first.", ("answer",)),
     Metric("lockgate_presenter_partial_share", "Of the first answers, the share with a score missing; 0 to 1."),
-    Metric("lockgate_presenter_revised_total", "Further partial answers, for scores that came late."),
-    Metric("lockgate_presenter_replaced_total", "Partial answers that the full one has replaced."),
+    Metric("lockgate_presenter_revised_total", "Further partial answers, for scores that arrived late."),
+    Metric("lockgate_presenter_replaced_total", "Partial answers that the full one replaced."),
     Metric("lockgate_presenter_missed_deadlines_total", "Transactions whose first answer was written late, or never."),
-    Metric("lockgate_presenter_missing_scores_total", "Scores that a first answer had to do without.", ("analyser",)),
-    Metric("lockgate_presenter_repeated_total", "Records that came again, which at-least-once allows.", ("what",)),
-    Metric("lockgate_presenter_unreadable_total", "Records that are no JSON of the expected form.", ("topic",)),
-    Metric("lockgate_presenter_forgotten_total", "Transactions that were let go, by what they still lacked.", ("as",)),
+    Metric("lockgate_presenter_missing_scores_total", "Scores that a first answer lacked.", ("analyser",)),
+    Metric("lockgate_presenter_repeated_total", "Records that arrived again, which at-least-once allows.", ("what",)),
+    Metric("lockgate_presenter_unreadable_total", "Records that are not JSON of the expected form.", ("topic",)),
+    Metric("lockgate_presenter_forgotten_total", "Transactions that were dropped, by their newest answer.", ("as",)),
     Metric("lockgate_presenter_held_transactions", "Transactions in memory."),
     Metric("lockgate_presenter_unwritten_answers", "Answers on their way to the result topic."),
     Metric("lockgate_presenter_decided_seconds", "From arrival until the first answer was decided.", ("quantile",)),
@@ -37,18 +37,22 @@ METRICS = (
         "From arrival until a score was written, by the stamps of both records.",
         ("analyser", "quantile"),
     ),
-    Metric("lockgate_presenter_score_seen_seconds", "From arrival until a score was here.", ("analyser", "quantile")),
-    Metric("lockgate_presenter_questions_total", "Questions for a transaction, by what was known of it.", ("answer",)),
+    Metric(
+        "lockgate_presenter_score_seen_seconds",
+        "From arrival until the presenter had a score.",
+        ("analyser", "quantile"),
+    ),
+    Metric("lockgate_presenter_questions_total", "Questions about a transaction, known or unknown.", ("answer",)),
     Metric("lockgate_presenter_question_seconds", "From a question to its answer.", ("quantile",)),
 )
-"""Every metric of a presenter; docs/METRICS.md tells what to make of them."""
+"""Every metric of a presenter; docs/METRICS.md explains them."""
 
 _KNOWN = ("known", "unknown")
 
 
 @dataclass
 class Tally:
-    """What has happened since the start."""
+    """The counts since the start."""
 
     analysers: Sequence[str]
     transactions: int = 0
@@ -76,7 +80,7 @@ class Tally:
             self.written[analyser], self.seen[analyser] = Latencies(), Latencies()
 
     def note_question(self, is_known: bool, took: float) -> None:
-        """Count a question that was answered. For any thread."""
+        """Count an answered question. For any thread."""
         with self._asking:
             self.questions["known" if is_known else "unknown"] += 1
             self.asked.add(took)

@@ -1,18 +1,19 @@
-"""The scores of a transaction, gathered until all are there or its time is over. Pure: the time is an argument.
+"""Gather the scores of a transaction until all have arrived or its time is over. Pure: the time is an argument.
 
-    all scores are there                 the full answer is published at once
-    the cut has come, some are missing   a partial one is, with the names of those that are missing
-    a score behind that                  is shown at once to whoever asks; is published with the full answer, or before
-                                         it in a further partial one: where it changes the risk a pause later, so that
-                                         scores that come together make one record; else when it is forgotten
+    all scores have arrived              publish the full answer at once
+    the cut has come, some are missing   publish a partial answer, with the names of the missing scores
+    a later score                        show it at once in answers over HTTP. Publish it with the full answer, or
+                                         earlier in a further partial one: if it changes the risk, after a pause, so
+                                         that scores that arrive together make one record; otherwise when the
+                                         transaction is forgotten
 
-The deadline counts from the arrival of the transaction, which is the stamp of its record, to the stamp of its first
-answer. The cut is a little earlier, so that what is answered then is out by the deadline. Scores may come before their
-transaction: nobody orders topics among each other. A score that comes again changes nothing, since the answer that has
-it may be out; the first counts.
+The deadline counts from the arrival of the transaction, which is the timestamp of its record, to the timestamp of its
+first answer. The cut is a little earlier, so that the answer is written by the deadline. Scores may arrive before their
+transaction, because records of two topics have no order. A score that arrives again changes nothing: the first one
+counts, because the answer with it may be visible.
 
-Memory is bounded: a transaction is forgotten some minutes after it came, scores without one as long after the first of
-them, and all of them earlier where there are too many. None is forgotten before everything that came is published.
+Memory is bounded: a transaction is forgotten some minutes after it arrived, and scores without a transaction as long
+after the first of them. If there are too many, both are forgotten earlier. What arrived is published before that.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from lockgate.presenter.figures import Tally
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a transaction may take, and how long and how many are held. Seconds."""
+    """How long a transaction may take, and how many are held for how long. Seconds."""
 
     deadline: float = 0.020
-    margin: float = 0.004  # the cut is so much before the deadline: an answer has to be written, too
-    pause: float = 0.020  # a late score that changes the risk waits so long for those that come with it
-    behind: float = 1.0  # so far a sender that collects records, or the presenter itself, may be behind
-    kept: float = 120.0  # behind the restart of an analyser, whose scores come late
+    margin: float = 0.004  # the cut is this much before the deadline, because an answer must also be written
+    pause: float = 0.020  # a late score that changes the risk waits this long for others
+    behind: float = 1.0  # a sender that collects records, or the presenter, may be this far behind
+    kept: float = 120.0  # longer than the restart of an analyser, whose scores are late then
     held_max: int = 500_000
 
     @classmethod
     def of(cls, deadline: float) -> Limits:
-        """Those that fit a deadline: it is not cut before it began, and none is forgotten before its time is over.
+        """The limits for a deadline: the cut is after the arrival, and no transaction is forgotten before its deadline.
 
         >>> Limits.of(0.001).margin, Limits.of(180.0).kept
         (0.0002, 360.0)
@@ -49,33 +50,33 @@ class Limits:
 
     @property
     def patience(self) -> float:
-        """How long somebody who asks waits for a transaction that has not come yet."""
+        """How long a question waits for a transaction that has not arrived yet."""
         return self.deadline + self.behind
 
 
 @dataclass(slots=True)
 class _Held:
-    """A transaction under way."""
+    """A transaction in progress."""
 
-    since: float  # when the transaction came; until then, when its first score did
-    arrived: float | None = None  # None: so far only scores came
-    cut: float | None = None  # when it has to be answered
+    since: float  # when the transaction arrived; before that, when its first score did
+    arrived: float | None = None  # None: only scores have arrived so far
+    cut: float | None = None  # when it must be answered
     scores: dict[str, float | None] = field(default_factory=dict)
-    stamps: dict[str, tuple[float, float]] = field(default_factory=dict)  # when each was written, and seen
-    answer: Answer | None = None  # the newest, which whoever asks is told
+    stamps: dict[str, tuple[float, float]] = field(default_factory=dict)  # when each was written, and read
+    answer: Answer | None = None  # the newest, for questions
     published: Answer | None = None  # the newest in the result topic
 
     @property
     def has_news(self) -> bool:
-        """Is there something to be published?"""
+        """Is there something to publish?"""
         return self.arrived is not None and (self.answer is None or self.answer is not self.published)
 
 
 class Gathering:
-    """The transactions under way. Not for several threads at once, but for `is_under_way`.
+    """The transactions in progress. For one thread, except `is_under_way`.
 
     Args:
-        answers: where every answer is put for those who ask; what is returned is to be published.
+        answers: gets every answer, for questions. The methods return the answers to publish.
     """
 
     def __init__(self, analysers: Sequence[str], limits: Limits, tally: Tally, answers: Answers) -> None:
@@ -83,23 +84,23 @@ class Gathering:
         self._held: OrderedDict[str, _Held] = OrderedDict()  # the oldest first
         self._cuts: list[tuple[float, str]] = []  # a heap: arrivals of several partitions are in no order
         self._late: OrderedDict[str, float] = OrderedDict()  # when a changed risk is due; all pauses are the same
-        self._leaving: list[Answer] = []  # the last word on those that had to make room
+        self._leaving: list[Answer] = []  # the last answers of transactions that were dropped
 
     def add_transaction(self, id: str, *, arrived: float, now: float) -> Answer | None:
-        """Take a transaction; the answer, where all scores are there already."""
+        """Take a transaction; returns the answer if all scores have arrived already."""
         held = self._held.get(id)
         if held is not None and held.arrived is not None:
             self._tally.repeated["transaction"] += 1
             return None
         if self._answers.has(id):
-            # It was forgotten, and what is held are scores that came again: an answer of these would replace the other.
+            # It was forgotten, and the held scores arrived again: their answer would replace the first one.
             self._held.pop(id, None)
             self._tally.held = len(self._held)
             self._tally.repeated["transaction"] += 1
             return None
         held = held or self._hold(id, now)
         held.arrived = arrived
-        # It is kept as long as any other, although a score was there long before it.
+        # It is kept as long as any other, although a score may have arrived long before it.
         held.since = now
         self._held.move_to_end(id)
         self._tally.transactions += 1
@@ -107,16 +108,16 @@ class Gathering:
             self._time(analyser, held)
         if len(held.scores) == len(self._analysers):
             return self._say(id, held, now)
-        # A clock that is ahead of ours would give it more time than it has.
+        # If the sender's clock is ahead of ours, the stamp must not give it more time.
         held.cut = min(arrived, now) + self._limits.deadline - self._limits.margin
         heapq.heappush(self._cuts, (held.cut, id))
-        if len(self._cuts) > 2 * self._limits.held_max:  # most are of transactions that had to make room
+        if len(self._cuts) > 2 * self._limits.held_max:  # most belong to dropped transactions
             self._cuts = [one for one in self._cuts if self._waiting(*one) is not None]
             heapq.heapify(self._cuts)
         return None
 
     def add_score(self, id: str, analyser: str, score: float | None, *, written: float, now: float) -> Answer | None:
-        """Take a score; the full answer, where it was the last one."""
+        """Take a score; returns the full answer if it was the last one."""
         held = self._held.get(id) or self._hold(id, now)
         if analyser in held.scores:
             self._tally.repeated["score"] += 1
@@ -134,7 +135,7 @@ class Gathering:
         return None
 
     def cut(self, now: float) -> list[Answer]:
-        """The partial answers whose time has come; and forget what is old."""
+        """The partial answers that are due; also forgets what is old."""
         while self._cuts and self._cuts[0][0] <= now:
             when, id = heapq.heappop(self._cuts)
             if (held := self._waiting(when, id)) is not None:
@@ -149,14 +150,14 @@ class Gathering:
         return leaving
 
     def finish(self, now: float) -> list[Answer]:
-        """All that is still to be published, at the end: no cut will come any more."""
+        """All answers that are still to be published, at the end, when no cut follows."""
         self._leaving += [self._say(id, held, now) for id, held in self._held.items() if held.has_news]
         leaving, self._leaving = self._leaving, []
         return leaving
 
     def note_written(self, answer: Answer, at: float) -> None:
-        """Take note that an answer is in the result topic, and since when."""
-        # Stamps are whole milliseconds: what their difference has behind the microsecond is no time.
+        """Count an answer that is in the result topic since `at`."""
+        # Timestamps are whole milliseconds: digits of their difference below a microsecond mean nothing.
         took = round(at - answer.arrived, 6)
         if answer.revision == 1:
             self._tally.first.add(took)
@@ -165,17 +166,17 @@ class Gathering:
             self._tally.full.add(took)
 
     def note_lost(self, answer: Answer) -> None:
-        """Take note that an answer could not be written: what is never given is not in time."""
+        """Count an answer that could not be written: it missed its deadline."""
         self._tally.missed += answer.revision == 1
 
     def is_under_way(self, id: str) -> bool:
-        """Has a transaction come, and is its answer still to be given? For any thread: it only looks."""
+        """Has a transaction arrived without an answer yet? For any thread: it only reads."""
         held = self._held.get(id)
         return held is not None and held.arrived is not None and held.answer is None
 
     @property
     def next_cut(self) -> float | None:
-        """When there may be something to publish; None where nothing is under way."""
+        """When there may be something to publish; None if nothing is in progress."""
         heads = [*(one[0] for one in self._cuts[:1]), *itertools.islice(self._late.values(), 1)]
         return min(heads, default=None)
 
@@ -190,25 +191,25 @@ class Gathering:
         return held
 
     def _waiting(self, when: float, id: str) -> _Held | None:
-        """The transaction that a cut is for; None where it is answered, or came again with another cut."""
+        """The transaction of a cut; None if it is answered, or arrived again with another cut."""
         held = self._held.get(id)
         return held if held is not None and held.cut == when and held.answer is None else None
 
     def _say(self, id: str, held: _Held, now: float) -> Answer:
-        """What is known, to be published."""
+        """The answer to publish now."""
         if held.answer is None:
             self._answer(id, held, now)
         return self._publish(held)
 
     def _answer(self, id: str, held: _Held, now: float) -> Answer:
-        """What is known, for whoever asks."""
+        """Make the answer from what is known, and give it to questions."""
         assert held.arrived is not None
         came = held.scores
         scores = {analyser: came[analyser] for analyser in self._analysers if analyser in came}
         missing = tuple([analyser for analyser in self._analysers if analyser not in came])
         revision = 1 if held.answer is None else held.answer.revision + 1
         answer = Answer(id, revision, scores, missing, held.arrived, now)
-        self._answers.put(answer)  # first: who is told that nothing is under way any more has to find it
+        self._answers.put(answer)  # first: a question that sees nothing in progress must find it
         held.answer = answer
         return answer
 

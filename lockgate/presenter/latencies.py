@@ -1,7 +1,7 @@
 """How long things took: a histogram whose size does not grow with what it counts.
 
-Buckets are powers of 1.02, so a quantile is told to 1 in 100 of itself, from a microsecond up to hours, in a thousand
-numbers or so. Histograms can be added up, which quantiles cannot.
+Buckets are powers of 1.02, so the error of a quantile is at most 1 %, from a microsecond up to hours, with about a
+thousand numbers. Histograms can be added up, which quantiles cannot.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _LEAST_SECONDS = 1e-6
 
 @dataclass
 class Latencies:
-    """Seconds, counted by their logarithm. A time below zero, where two clocks differ, counts as the least."""
+    """Seconds, counted by their logarithm. A time below zero, if two clocks differ, counts as the least."""
 
     counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one time."""
         self.counts[round(math.log(max(seconds, _LEAST_SECONDS) / _LEAST_SECONDS) / _STEP)] += 1
 
     @property
@@ -30,7 +30,7 @@ class Latencies:
         return self.counts.total()
 
     def quantile(self, share: float) -> float | None:
-        """The least number of seconds that this share of all took no longer than; None where there are none.
+        """The least number of seconds that this share of all did not exceed; None if there are none.
 
         >>> some = Latencies()
         >>> for milliseconds in range(1, 101):

@@ -4,18 +4,18 @@
     scores of a  ─┼─> gather until all are there, or until the cut ─> result topic, key = transaction id
     scores of b  ─┘                                                └> GET /transactions/ID
 
-Nothing here is durable, and nothing has to be: the topics hold what came and what was answered, and the full results
-are joined a second time by a job that is exactly-once. A presenter begins at the end of its topics; what came while
-none ran is answered by the result store alone. Answers are at-least-once, and by key: a later one replaces the other.
+Nothing here is durable, and nothing has to be: the topics hold what arrived and what was answered, and an exactly-once
+job joins the full results a second time. A presenter starts at the end of its topics; only the result store answers for
+transactions that arrived while none ran. Answers are at-least-once, and keyed: a later one replaces the earlier one.
 
-It reads `read_committed`. A payment whose transaction is aborted never happened, and must not be answered. Scores come
-from real-time queries, which write without transactions: there it costs nothing.
+It reads `read_committed`: a payment of an aborted transaction never happened, and must not be answered. Scores come
+from real-time queries, which write without transactions, so for them this costs nothing.
 
-How long an answer took is counted when it is written: by the stamp that the broker has given it, where the result topic
-has its clock (`LogAppendTime`), else by the moment at which its delivery is reported.
+The latency of an answer ends when it is written: at the broker's timestamp if the result topic uses the broker's clock
+(`LogAppendTime`), otherwise when its delivery is reported.
 
-One thread does all of it, so nothing waits for a lock but those who ask. The client is librdkafka, which reads ahead in
-threads of its own without Python's lock. Another thread looks whether Kafka is there (reach.py).
+One thread does all of this, so only questions wait for a lock. The client is librdkafka, which reads ahead in threads
+of its own without Python's lock. Another thread checks whether Kafka answers (reach.py).
 """
 
 from __future__ import annotations
@@ -28,42 +28,45 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lockgate.connectors.kafka.allowlist import REFERABLE, hidden
+from lockgate.connectors.kafka.rights import Kind, Operation, denied
+from lockgate.connectors.kafka.settings import login_name
 from lockgate.errors import BadMachine, Failed, Refused, Unreachable
-from lockgate.kafka.rights import Kind, Operation, denied
 from lockgate.presenter.answers import Answer, Answers
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Gathering, Limits
 from lockgate.presenter.reach import Asking, Reach
 from lockgate.presenter.records import Unreadable, read_score, read_transaction
+from lockgate.secrets import resolve, reveal
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-_IDLE_SECONDS = 0.05  # how long it waits where nothing is under way, so that it notices when it has to end
-_AT_ONCE = 500  # records that are taken before somebody looks at the clock
-_GATHER_SECONDS = 0.002  # so long it waits for records beside the first: a turn for each takes most of a core
-_REPORT_SECONDS = 0.002  # so often it looks for reports of deliveries, where they are the only clock of answers
+_IDLE_SECONDS = 0.05  # how long it waits when nothing is in progress, so that it notices the end
+_AT_ONCE = 500  # at most this many records before it reads the clock
+_GATHER_SECONDS = 0.002  # how long it collects records after the first: an iteration for each would take most of a core
+_REPORT_SECONDS = 0.002  # how often it polls for delivery reports, if they are the only clock of answers
 _PATIENCE_SECONDS = 30.0
-_AWAY_SECONDS = 10.0  # as long as a broker takes to be started again, nobody is told
+_AWAY_SECONDS = 10.0  # a broker may take this long to restart before we report it
 _ASKED_SECONDS = 2.0
-_SILENT_SECONDS = 1.0  # at the end: so long nothing came that has come before it
-_JSON = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` makes one for each answer
+_SILENT_SECONDS = 1.0  # at the end: stop after this long without an earlier record
+_JSON = json.JSONEncoder(allow_nan=False)  # created once: `json.dumps` creates one for each answer
 _READING = {
-    "group.id": "lockgate-presenter",  # asked for by the client; nothing is ever committed under it
+    "group.id": "lockgate-presenter",  # the client requires one; nothing is ever committed with it
     "enable.auto.commit": "false",
     "isolation.level": "read_committed",
     "auto.offset.reset": "error",
 }
 _WRITING = {"enable.idempotence": "true", "linger.ms": "1"}
-_OTHER_NAMES = {"metadata.broker.list", "queue.buffering.max.ms"}  # of the servers, and of the linger
+_OTHER_NAMES = {"metadata.broker.list", "queue.buffering.max.ms"}  # aliases of the servers, and of the linger
 OWN_SETTINGS = frozenset({"bootstrap.servers", *_OTHER_NAMES, *_READING, *_WRITING})
-"""Settings of the client that are the presenter's own: with others it would not keep its promises."""
+"""Client settings of the presenter itself: with other values it would not keep its promises."""
 
 UNUSABLE_SETTINGS = {
-    "transactional.id": "answers are written without a transaction, whose end they would have to wait for",
+    "transactional.id": "answers are written without a transaction, because they would have to wait for its end",
     "delivery.report.only.error": "the report of an answer says when it was written",
 }
-"""Settings of the client that a presenter cannot work with, and why."""
+"""Client settings that a presenter cannot work with, and why."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,12 @@ class Places:
     results: str
     client: Mapping[str, str] = field(default_factory=dict)  # more settings of librdkafka, as for TLS
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "client", hidden(self.client))
+
 
 def check_library() -> None:
-    """Refuse to begin where the client library is missing."""
+    """Refuse to start if the client library is missing."""
     try:
         import confluent_kafka  # noqa: F401 - an extra
     except ImportError as error:
@@ -90,7 +96,7 @@ def check_library() -> None:
 
 
 class Presenter:
-    """Answers for transactions, from `run` until it is told to stop."""
+    """Answers transactions, from `run` until it is stopped."""
 
     def __init__(
         self,
@@ -111,14 +117,14 @@ class Presenter:
         self._answers = Answers(limits.held_max)
         self._gathering = Gathering(tuple(places.scores), limits, self.tally, self._answers)
         self._analyser = {topic: analyser for analyser, topic in places.scores.items()}
-        self._is_stamped = False  # by the broker: the result topic
+        self._is_stamped = False  # has the result topic the timestamps of the broker?
         self._refused: Any = None  # the first error of an answer
 
     def run(self, is_over: threading.Event, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Read and answer until it is over; then all that came is answered, and in the result topic when this returns.
+        """Read and answer until it is over. When this returns, all that arrived is answered in the result topic.
 
         Args:
-            ready: called once every transaction that comes from now on will be answered.
+            ready: called when every later transaction will be answered.
         """
         from confluent_kafka import KafkaException
 
@@ -138,12 +144,12 @@ class Presenter:
                 self._publish(answer, producer)
             if left := producer.flush(_PATIENCE_SECONDS):
                 producer.purge()
-                producer.flush(_PATIENCE_SECONDS)  # so that each of them is told to be lost
+                producer.flush(_PATIENCE_SECONDS)  # so that each of them is reported as lost
             self._check_written(left)
-        except KafkaException as error:  # what ends the client, and is raised by whichever call comes next
+        except KafkaException as error:  # ends the client; the next call raises it, whichever it is
             self._refuse_denied(error.args[0], Operation.WRITE, self._places.results)
             raise Failed(
-                f"the Kafka client has given up: {error.args[0].str()}",
+                f"the Kafka client failed: {error.args[0].str()}",
                 where=f"presenter, servers {self._places.servers}",
                 fix="look at the brokers, and start the presenter again",
             ) from error
@@ -155,18 +161,18 @@ class Presenter:
             consumer.close()
 
     def trouble(self) -> str | None:
-        """Why no transaction would be answered that comes now; None where it would. For any thread."""
-        return self._reach.trouble() if self._is_reading.is_set() else "it has not begun to read, or has ended"
+        """Why a new transaction would not be answered; None if it would. For any thread."""
+        return self._reach.trouble() if self._is_reading.is_set() else "it has not started to read, or has ended"
 
     def ask(self, id: str) -> Answer | None:
-        """The newest answer for a transaction, which may be under way or just coming; None where nobody knows it.
+        """The newest answer for a transaction, which may be in progress or about to arrive; None if it is unknown.
 
         For any thread.
         """
         return self._answers.get(id, seconds=self._limits.patience, is_under_way=self._gathering.is_under_way)
 
     def take(self, topic: str, value: bytes | None, *, stamp: float) -> Answer | None:
-        """Take what a record holds; the answer, where it was the last one that was missing."""
+        """Take a record; returns the answer if this was the last missing part."""
         now = self._clock()
         try:
             if topic == self._places.transactions:
@@ -178,11 +184,11 @@ class Presenter:
         return self._gathering.add_score(id, self._analyser[topic], score, written=stamp, now=now)
 
     def cut(self) -> list[Answer]:
-        """The partial answers whose time has come."""
+        """The partial answers that are due."""
         return self._gathering.cut(self._clock())
 
     def _catch_up(self, consumer: Consumer, producer: Producer, begun: list[TopicPartition]) -> None:
-        """Take what came before the end was wanted. What is in an open transaction is not waited for."""
+        """Take what arrived before the end was requested, without waiting for open transactions."""
         from confluent_kafka import KafkaException
 
         began = silent_since = time.monotonic()
@@ -196,14 +202,14 @@ class Presenter:
                 if self._turn(consumer, producer):
                     silent_since = time.monotonic()
         except KafkaException:
-            return  # the brokers are away: what is here is answered
+            return  # the brokers do not answer: answer what has arrived
 
     def _turn(self, consumer: Consumer, producer: Producer) -> bool:
-        """Take what is there, waiting for it until the next cut; then cut. Was there something?"""
+        """Take what arrives until the next cut, then cut; returns whether something arrived."""
         cut = self._gathering.next_cut
         wait = _REPORT_SECONDS if self.tally.unwritten and not self._is_stamped else _IDLE_SECONDS
         wait = wait if cut is None else min(wait, max(0.0, cut - self._clock()))
-        # A batch waits until it is full or its time is over; so wait for one record, then a moment for those beside it.
+        # `consume` waits until a batch is full or its time is over. So wait for one record, then a moment for others.
         if (first := consumer.poll(wait)) is not None:
             self._take(first, producer)
             cut = self._gathering.next_cut
@@ -222,11 +228,11 @@ class Presenter:
             from confluent_kafka import KafkaError
 
             self._refuse_denied(error, Operation.READ, str(topic))
-            # Of all else the client says that it happened, and tries again.
+            # The client only reports all other errors, and retries.
             ends = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
             if error.fatal() or error.code() in ends:
                 raise Failed(
-                    f"topic {topic!r} cannot be read any more: {error.str()}",
+                    f"topic {topic!r} can no longer be read: {error.str()}",
                     where=f"presenter, servers {self._places.servers}",
                     fix="look at the brokers, and start the presenter again",
                 )
@@ -244,13 +250,13 @@ class Presenter:
         while True:
             try:
                 producer.produce(self._places.results, value, answer.id.encode(), on_delivery=noted)
-            except BufferError:  # the broker is slower than we are: let some of it leave first
+            except BufferError:  # the broker is slower than we are: let some answers leave first
                 producer.poll(_IDLE_SECONDS)
                 self._check_written(0)
             except KafkaException as error:
                 self._refuse_denied(error.args[0], Operation.WRITE, self._places.results)
                 raise Failed(
-                    f"the Kafka client does not take an answer: {error.args[0].str()}",
+                    f"the Kafka client refused an answer: {error.args[0].str()}",
                     where=f"presenter, transaction {answer.id!r}, topic {self._places.results!r}",
                     fix="look at the settings that --client names, and start the presenter again",
                 ) from error
@@ -258,7 +264,7 @@ class Presenter:
                 return
 
     def _noted(self, answer: Answer, error: Any, message: Message) -> None:
-        """Take note of what became of an answer."""
+        """Count an answer that was delivered or lost."""
         self.tally.unwritten -= 1
         if error is not None:
             self._gathering.note_lost(answer)
@@ -285,7 +291,7 @@ class Presenter:
         """One that reads, one that looks whether Kafka is there, and one that writes."""
         from confluent_kafka import Consumer, KafkaException, Producer
 
-        common = {**self._places.client, "bootstrap.servers": self._places.servers}
+        common = {**self._settings(), "bootstrap.servers": self._places.servers}
         common.setdefault("log_level", "2")
         try:
             return Consumer({**common, **_READING}), Consumer({**common, **_READING}), Producer({**common, **_WRITING})
@@ -296,6 +302,16 @@ class Presenter:
                 where="--client",
                 fix="--client NAME=VALUE, by the names that librdkafka has (CONFIGURATION.md there)",
             ) from error
+
+    def _settings(self) -> dict[str, str]:
+        """What the client gets, with the values of references."""
+        servers = self._places.servers
+        return {
+            name: reveal(resolve(text, login=login_name(servers, name), where=f"presenter, --client {name}"))
+            if name in REFERABLE
+            else text
+            for name, text in self._places.client.items()
+        }
 
     def _look(self, consumer: Consumer) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """The end of every partition that is read, and the partitions of the result topic."""
@@ -322,9 +338,9 @@ class Presenter:
         self._refuse_denied(found.error, needs, topic)
         if found.error is not None or not found.partitions:
             raise Unreachable(
-                f"topic {topic!r} is not there: {found.error.str() if found.error else 'it has no partitions'}",
+                f"topic {topic!r} does not exist: {found.error.str() if found.error else 'it has no partitions'}",
                 where=f"presenter, servers {self._places.servers}",
-                fix="make it before the presenter starts, as a job that writes to it does",
+                fix="create it before the presenter starts, as a job that writes to it does",
             )
         return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 

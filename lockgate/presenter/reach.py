@@ -1,10 +1,10 @@
-"""Does Kafka answer? Asked every few seconds, since a silent topic looks the same as one that cannot be reached.
+"""Check every few seconds whether Kafka answers: a silent topic looks the same as one that cannot be reached.
 
-A client says nothing where its brokers are away: it waits, and tries again. So somebody asks the leader of every
-partition for the end of it, in a thread and with a client of its own, which does not delay what is read.
+A client reports nothing if its brokers do not answer: it waits, and retries. So a thread with a client of its own asks
+the leader of every partition for its end offset. This does not delay the reading client.
 
-    all have answered                  a sign of life
-    no sign of life for `patience`     unwell: one line is told when it begins, and one when it is over
+    all have answered                  Kafka is well
+    no answer for `patience`           Kafka is unwell: one line when this begins, one when it ends
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EVERY_SECONDS = 2.0
 
 
 class Reach:
-    """When Kafka was last there, and what was wrong since. For any thread; seconds by the clock that is given."""
+    """When Kafka last answered, and what was wrong since. For any thread; seconds of the given clock."""
 
     def __init__(self, patience: float, clock: Callable[[], float], tell: Callable[[str], None]) -> None:
         self._patience, self._clock, self._tell = patience, clock, tell
@@ -26,7 +26,7 @@ class Reach:
         self._is_told = False
 
     def note(self, error: str | None) -> None:
-        """Take note that all have answered, or of what was wrong; and tell what begins or ends by it."""
+        """Note that all have answered, or what was wrong, and report what begins or ends with it."""
         with self._lock:
             away = self._clock() - self._alive
             if error is None:
@@ -42,7 +42,7 @@ class Reach:
             self._tell(line)
 
     def trouble(self) -> str | None:
-        """What is wrong; None where all is well."""
+        """What is wrong; None if all is well."""
         with self._lock:
             away = self._clock() - self._alive
             if away <= self._patience:
@@ -54,7 +54,7 @@ class Asking:
     """Asks until it is stopped.
 
     Args:
-        ask: what was wrong, or None where all have answered; a call takes seconds at most.
+        ask: returns what was wrong, or None if all have answered; a call takes at most seconds.
     """
 
     def __init__(self, ask: Callable[[], str | None], reach: Reach, *, every: float = _EVERY_SECONDS) -> None:
@@ -64,7 +64,7 @@ class Asking:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; returns when the last call has come back."""
+        """Ask no more; returns when the last call has returned."""
         self._is_over.set()
         self._thread.join()
 

@@ -1,10 +1,10 @@
-"""What a record says: the id of a transaction, and its score where it is one. Pure.
+"""Read a record: the id of a transaction, and the score if it is a score. Pure.
 
-Anybody may write to a topic, so nothing of a record is taken for granted. One that cannot be used is counted and left
-out; none may end the presenter, and none may be published as something that others cannot read.
+Any program may write to a topic, so a record may hold anything. An unusable record is counted and skipped. No record
+may end the presenter, or be published as something that others cannot read.
 
-    id       text, or a whole number, which is read as text; UTF-8 of at most so many bytes, since it becomes a key
-    score    a finite number, or null where an analyser has none to give
+    id       text, or a whole number, which is read as text; UTF-8 of limited length, because it becomes a key
+    score    a finite number, or null if an analyser has none
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import math
 from typing import Any
 
 ID_BYTES_MAX = 1024
-"""Ids are held in memory by the hundred thousand, and an answer has to fit into a record."""
+"""The memory holds hundreds of thousands of ids, and an answer must fit into a record."""
 
 
 class Unreadable(ValueError):
-    """A record that is none of the expected form."""
+    """A record that does not have the expected form."""
 
 
 def read_transaction(value: bytes | None) -> str:
@@ -31,7 +31,7 @@ def read_transaction(value: bytes | None) -> str:
 
 
 def read_score(value: bytes | None) -> tuple[str, float | None]:
-    """The id of a transaction, and what an analyser gives it.
+    """The id of a transaction, and its score from an analyser.
 
     >>> read_score(b'{"id": "t1", "score": 0.5}')
     ('t1', 0.5)
@@ -56,10 +56,10 @@ def read_score(value: bytes | None) -> tuple[str, float | None]:
 def _object(value: bytes | None) -> dict[str, Any]:
     try:
         event = json.loads((value or b"").decode())
-    except (ValueError, RecursionError) as error:  # thousands of brackets, one in the other, are too deep to read
-        raise Unreadable("it is no JSON that can be read") from error
+    except (ValueError, RecursionError) as error:  # thousands of nested brackets are too deep to read
+        raise Unreadable("it is not JSON that can be read") from error
     if not isinstance(event, dict):
-        raise Unreadable("it is no object")
+        raise Unreadable("it is not an object")
     return event
 
 
@@ -71,7 +71,7 @@ def _id_of(event: dict[str, Any]) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:  # half of a pair, as "\ud800" in JSON
-        raise Unreadable("the id is no text that has bytes") from error
+        raise Unreadable("the id is not text that can be encoded") from error
     if size > ID_BYTES_MAX:
         raise Unreadable(f"the id has more than {ID_BYTES_MAX} bytes")
     return text

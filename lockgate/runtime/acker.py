@@ -1,14 +1,15 @@
-"""The acker: events that failed wait here, durably, and come again when it is time.
+"""The acker: it keeps failed events durably, and returns them to the query after a pause.
 
-An event is done when its epoch is committed and no step has failed on it or on what came of it. One that failed is kept
-in a file before its epoch is committed, and is let back into the query, through `sources.returned`, once the epoch is
-committed and its pause is over:
+An event is done when its epoch is committed and no step has failed on it or on its results. The acker stores a failed
+event in a file before its epoch is committed. Once the epoch is committed and the pause is over, it returns the event
+to the query, through `sources.returned`:
 
-    waiting/EPOCH-DUE-RUN-COUNT.json   kept by one try of an epoch; a repeated try, by another run, keeps its own
-    returns/...                        moved there, where the query reads it once; removed when that epoch is committed
+    waiting/EPOCH-DUE-RUN-ATTEMPTS-NUMBER-COUNT.json
+                                       written by one try of an epoch; a repeated try, by another run, writes its own
+    returns/...                        moved here, and read once by the query; removed when that epoch is committed
 
-A crash before the commit repeats the epoch; what both tries have kept comes back twice then, and nothing is lost. Files
-lie beside the checkpoint, on the same file system, so they are as durable as it is.
+A crash before the commit repeats the epoch. Then events that both tries kept come back twice, and nothing is lost. The
+files are in the checkpoint, so they are as durable as it is.
 """
 
 from __future__ import annotations
@@ -16,25 +17,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 
+from lockgate.connectors.files.system import System
+from lockgate.connectors.rejects import Rejection
+from lockgate.connectors.returned import FOLDER, as_line
 from lockgate.dataflow.tracking import Acks
 from lockgate.escaping import escape
-from lockgate.files.system import System
-from lockgate.sources.rejects import Rejection
-from lockgate.sources.returned import FOLDER, as_line
 
 log = logging.getLogger(__name__)
 
 WAITING = "waiting"
-_BACK = "epoch-"  # how the names of files begin there that are ours; others are letters that were sent back
+_BACK = "epoch-"  # how our file names begin there; other files are dead letters that were sent back
 _LOOK_SECONDS = 0.2
+_FILE_BYTES = 16 * 1024 * 1024  # a file that is larger takes no more events
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Acker:
-    """Keeps the events of one job that have to be tried again; looks after them in a thread of its own."""
+    """Keeps the events of one job that must be retried, and returns them from its own thread."""
 
     def __init__(
         self,
@@ -51,32 +55,31 @@ class Acker:
         self._lock = threading.Lock()
         self._files = {name for name in system.names(WAITING) if name[0].isdecimal()}
         self._released = 0
-        self._read_by: dict[str, int] = {}  # files that are let back, and the epoch by which they were read
+        self._read_by: dict[str, int] = {}  # returned files, and the epoch in which they are read at the latest
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="lockgate-acker", daemon=True)
 
     @property
     def waiting(self) -> int:
-        """How many events wait for another attempt."""
+        """How many events wait for a retry."""
         with self._lock:
             return sum(int(name.removesuffix(".json").rsplit("-", 1)[-1]) for name in self._files)
 
     def take_released(self) -> int:
-        """How many files were let back since this was asked last."""
+        """How many files were returned since the last call."""
         with self._lock:
             released, self._released = self._released, 0
             return released
 
-    def may_retry(self, rejection: Rejection) -> bool:
-        """Has an event an attempt left? One that nobody can give once more has none, nor one that kills workers."""
-        if rejection.is_final or rejection.position is None or rejection.original is None:
-            return False
-        return rejection.attempts < self._acks.max_attempts
+    @property
+    def max_attempts(self) -> int:
+        """How often an event is tried."""
+        return self._acks.max_attempts
 
     def begin(self, planned: int, *, is_endless: bool) -> None:
-        """A query starts that finds epochs planned up to this one: the first new one reads all that is let back by now.
+        """Prepare for a query that finds epochs planned up to this one: its first new epoch reads all returned files.
 
-        One with an end reads no other files than these.
+        A query with an end reads no other files than these.
         """
         back = [name for name in self._system.names(FOLDER) if name.startswith(_BACK)]
         with self._lock:
@@ -84,7 +87,7 @@ class Acker:
             self._read_by = dict.fromkeys(back, planned + 1)
 
     def clean(self) -> None:
-        """Remove what was read in an epoch that is committed; else the query would look at more files every day."""
+        """Remove files that a committed epoch has read, so that their number does not grow forever."""
         with self._lock:
             read_by = dict(self._read_by)
         epochs = {epoch for epoch in {*read_by.values()} if self._is_committed(epoch)}
@@ -93,34 +96,50 @@ class Acker:
             with self._lock:
                 self._read_by.pop(name, None)
 
-    def keep(self, retries: Sequence[Rejection], *, epoch: int, run: str) -> None:
-        """Keep what failed in one try of an epoch, before the epoch is committed; each event once."""
-        events = {one.event: one for one in retries}
-        by_attempts: dict[int, list[Rejection]] = {}
-        for one in events.values():
-            by_attempts.setdefault(one.attempts, []).append(one)
-        for attempts, ones in by_attempts.items():
-            due_ms = int(time.time() * 1000) + self._acks.wait_before(attempts + 1) // _MILLISECOND
-            name = f"{epoch}-{due_ms}-{run}-{attempts}-{len(ones)}.json"
-            self._system.publish(f"{WAITING}/{name}", b"".join(map(_as_line, ones)))
-            with self._lock:
-                self._files.add(name)
-            log.warning(
-                "job %s: %d events failed in epoch %d and come again, attempt %d of %d, e.g. %s",
-                self._job,
-                len(ones),
-                epoch,
-                attempts + 1,
-                self._acks.max_attempts,
-                escape(ones[0].reason),
-            )
+    def keep(self, retries: Iterable[Rejection], *, epoch: int, run: str) -> Counter[int]:
+        """Keep the events that failed in one try of an epoch, each once, before the epoch is committed.
+
+        Returns the number of events, by how often each had been tried before.
+        """
+        seen: set[tuple[object, ...]] = set()
+        waiting: dict[int, _Lines] = {}  # by attempts
+        kept: Counter[int] = Counter()
+        for number, one in enumerate(retries):
+            if one.event in seen:
+                continue
+            seen.add(one.event)
+            kept[one.attempts - 1] += 1
+            lines = waiting.setdefault(one.attempts, _Lines(one.reason))
+            lines.add(_as_line(one))
+            if lines.size >= _FILE_BYTES:
+                self._keep(waiting.pop(one.attempts), one.attempts, epoch, f"{run}-{one.attempts}-{number}")
+        for attempts, lines in waiting.items():
+            self._keep(lines, attempts, epoch, f"{run}-{attempts}-end")
+        return kept
+
+    def _keep(self, lines: _Lines, attempts: int, epoch: int, name: str) -> None:
+        due_ms = int(time.time() * 1000) + self._acks.wait_before(attempts + 1) // _MILLISECOND
+        count = len(lines.lines)
+        name = f"{epoch}-{due_ms}-{name}-{count}.json"
+        self._system.publish(f"{WAITING}/{name}", b"".join(lines.lines))
+        with self._lock:
+            self._files.add(name)
+        log.warning(
+            "job %s: %d events failed in epoch %d and will be retried, attempt %d of %d, e.g. %s",
+            self._job,
+            count,
+            epoch,
+            attempts + 1,
+            self._acks.max_attempts,
+            escape(lines.reason),
+        )
 
     def start(self) -> None:
-        """Begin to look after those that wait."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what waits is there for the next run."""
+        """End the thread; the next run finds the events that wait."""
         self._is_over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -130,26 +149,39 @@ class Acker:
             try:
                 self.release(time.time())
                 self.clean()
-            except Exception as error:  # noqa: BLE001 - a file system that is away comes back; a thread does not
-                log.warning("job %s: events that wait cannot be let back yet: %s", self._job, error)
+            except Exception as error:  # noqa: BLE001 - a file system comes back after an outage; a dead thread does not
+                log.warning("job %s: waiting events cannot be returned yet: %s", self._job, error)
 
     def release(self, now: float) -> None:
-        """Let those back whose time has come."""
+        """Return the events that are due."""
         with self._lock:
             due = sorted(name for name in self._files if int(name.split("-")[1]) <= now * 1000)
         for name in due:
             if self._is_committed(int(name.split("-")[0])):
                 content = self._system.read(f"{WAITING}/{name}")
                 if content is not None:
-                    # It may be there already, where a process died before it could remove the other one.
+                    # The file may exist already, if a process died before it removed the other one.
                     self._system.publish(f"{FOLDER}/{_BACK}{name}", content)
                     self._system.delete(f"{WAITING}/{name}")
                 with self._lock:
                     if self._is_endless:
-                        # The next epoch may be planned at this moment, without it.
+                        # The next epoch may be planned at this moment, without this file.
                         self._read_by[f"{_BACK}{name}"] = self._planned() + 2
                     self._files.discard(name)
                     self._released += 1
+
+
+@dataclass
+class _Lines:
+    """Events for one file."""
+
+    reason: str  # of the first event
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.size += len(line)
 
 
 def _as_line(rejection: Rejection) -> bytes:

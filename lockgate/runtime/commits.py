@@ -1,11 +1,11 @@
-"""Who decides in a job: the systems of its exactly-once outputs, opened, and one of them put in charge.
+"""Open the systems of a job's exactly-once outputs, and choose the one that decides.
 
 Kafka is among the outputs   Kafka decides, because its transactions time out and cannot wait for others
-else                         the system that is fittest, a database before files; the others follow
+otherwise                    the fittest system decides, a database before files; the others follow
 
-No Kafka can follow another one: nothing can be staged there for longer than a transaction lasts. So further clusters
-commit after the first, each by a decision of its own. A crash in between repeats the epoch; then the clusters that have
-it are passed over, and the others get the same rows, because the planner lets only deterministic steps lead there.
+A Kafka cluster cannot follow another one: rows can be staged there only as long as a transaction lasts. So further
+clusters commit after the first, each with its own decision. A crash in between repeats the epoch. Then clusters that
+have it are skipped, and the others get the same rows, because the planner allows only deterministic steps before them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from lockgate.commit.followers import Followers
 from lockgate.commit.ledger import Entry
 from lockgate.commit.protocol import Epoch
-from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.commit.resource import CommittingSink, Opening, Resource, TransactionSink
+from lockgate.connectors.kafka.epoch import KafkaEpochs
+from lockgate.connectors.resourceepoch import ResourceEpochs
 from lockgate.dataflow.endpoints import Sink
+from lockgate.dataflow.locations import Topic
 from lockgate.errors import LockgateError, Refused
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.kafkaepoch import KafkaEpochs
-from lockgate.sinks.resourceepoch import ResourceEpochs
-from lockgate.spark.compile import CompiledOutput
+from lockgate.spark.tagging import CompiledOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,18 +35,18 @@ class ExactOutput(Protocol):
 
     @property
     def name(self) -> str:
-        """As the job calls it."""
+        """The name in the job."""
 
     @property
     def sink(self) -> Sink:
-        """Where it goes."""
+        """The sink that it goes to."""
 
 
 OutputT = TypeVar("OutputT", bound=ExactOutput)
 
 
 def group_outputs(outputs: Sequence[OutputT]) -> dict[str, list[OutputT]]:
-    """The outputs that commit in systems beside Kafka, by system; named by the outputs, which a marker remembers."""
+    """The outputs that commit in systems other than Kafka, by system. The outputs give the names that markers have."""
     groups: dict[str, list[OutputT]] = {}
     for output in outputs:
         if isinstance(output.sink, CommittingSink):
@@ -55,7 +55,7 @@ def group_outputs(outputs: Sequence[OutputT]) -> dict[str, list[OutputT]]:
 
 
 def choose_deciding(kafka: Sequence[object], groups: Mapping[str, Sequence[ExactOutput]]) -> str | None:
-    """The group whose system decides; None where it is Kafka, or nobody."""
+    """The group whose system decides; None if Kafka decides, or if there is no group."""
     return None if kafka or not groups else max(groups, key=lambda name: _fitness(groups[name]))
 
 
@@ -68,40 +68,40 @@ class KafkaCluster:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Where it is reached."""
+        """The servers of the cluster."""
         return hosts_of_all(self.outputs)
 
 
 @dataclass(frozen=True)
 class Commits:
-    """What commits the epochs of a job: the clusters in turn, the first of them for the other systems too; or these."""
+    """What commits the epochs of a job: Kafka clusters in turn, the first one with other systems; or only these."""
 
     clusters: tuple[KafkaCluster, ...] = ()
     resources: ResourceEpochs | None = None
 
     def stop(self) -> None:
-        """Give up what takes long: somebody wants the run to end."""
+        """Interrupt long operations, because the run should end."""
         for one in self._all():
             one.stop()
 
     def close(self) -> None:
-        """Let no task in any more, and let go of what is held open."""
+        """Accept no more tasks, and close what is open."""
         for one in self._all():
             one.close()
 
     def claim(self, epoch: Epoch, *, query_run: str) -> list[Entry]:
-        """Take all ledgers over, to go on with this epoch; what they say then."""
+        """Take over all ledgers, to continue with this epoch. Returns their entries."""
         entries = [one.claim(epoch, query_run=query_run) for one in self._all()]
         return [entry for entry in entries if entry is not None]
 
     def open_seconds(self) -> float | None:
-        """How long the oldest open transaction is open; None where none is."""
+        """The age of the oldest open transaction; None if there is none."""
         return max(
             (open for cluster in self.clusters if (open := cluster.epochs.open_seconds) is not None), default=None
         )
 
     def clear_errors(self) -> None:
-        """What failed before this epoch has nothing to do with it."""
+        """Forget errors from before this epoch."""
         for one in self._all():
             one.clear_error()
 
@@ -114,13 +114,18 @@ class Commits:
 
 
 def group_clusters(outputs: Sequence[OutputT]) -> list[list[OutputT]]:
-    """The Kafka outputs by cluster, in the order of the job: two that share a server are in one."""
+    """The Kafka outputs by cluster, in the order of the job; two outputs with a common server are in one cluster."""
     groups: list[list[OutputT]] = []
     for output in outputs:
-        if isinstance(output.sink, KafkaSink):
+        if isinstance(output.sink, TransactionSink):
             same = next((group for group in groups if hosts_of_all(group) & output.sink.commits_at), None)
             groups.append([output]) if same is None else same.append(output)
     return groups
+
+
+def topics_of(outputs: Sequence[ExactOutput]) -> list[Topic]:
+    """The topics of the outputs that are written in transactions of Kafka."""
+    return [output.sink.location for output in outputs if isinstance(output.sink, TransactionSink)]
 
 
 def hosts_of_all(outputs: Sequence[ExactOutput]) -> frozenset[str]:
@@ -137,10 +142,10 @@ def open_commits(
     is_new_life: bool,
     is_adopting: bool = False,
 ) -> Commits:
-    """What commits the epochs of these outputs, which are written in transactions.
+    """Open what commits the epochs of these outputs, which are written in transactions.
 
     Args:
-        is_adopting: may a checkpoint that has epochs begin with an empty ledger? Only if a repeated epoch is harmless.
+        is_adopting: may a checkpoint with epochs start with an empty ledger? Only if a repeated epoch is harmless.
     """
     clusters, groups = group_clusters(outputs), group_outputs(outputs)
     deciding = choose_deciding(clusters, groups)
@@ -158,10 +163,9 @@ def open_commits(
             return Commits(resources=decided)
         kafka: list[KafkaCluster] = []
         for cluster in clusters:
-            sinks = [output.sink for output in cluster if isinstance(output.sink, KafkaSink)]
             epochs = KafkaEpochs(
                 job,
-                sinks,
+                topics_of(cluster),
                 spark=spark,
                 where=where,
                 followers=None if kafka else followers,
@@ -172,7 +176,7 @@ def open_commits(
             kafka.append(KafkaCluster(epochs, tuple(cluster)))
         _refuse_same_cluster(kafka, job, where)
         if is_new_life:
-            # Only now: one that cannot be reached should not leave half a new life behind.
+            # Only now: a cluster that cannot be reached must not leave half a reset.
             for one in reversed(kafka):
                 one.epochs.forget()
         opened.pop_all()
@@ -180,7 +184,7 @@ def open_commits(
 
 
 def _refuse_same_cluster(clusters: Sequence[KafkaCluster], job: str, where: str) -> None:
-    """One cluster under two addresses would be two writers with one ledger, each taking it for its own."""
+    """Refuse one cluster under two addresses: two writers would share one ledger, each as its own."""
     known: dict[str, KafkaCluster] = {}
     for cluster in clusters if len(clusters) > 1 else ():
         other = known.setdefault(cluster.epochs.cluster, cluster)

@@ -1,15 +1,15 @@
-"""The desk where a job's letters are looked at, and sent back into the job once it is mended.
+"""List a job's dead letters, and send them back into the job after it is fixed.
 
-A letter that is sent back becomes a file beside the checkpoint, under the letter's id. The job has these files as one
-more source, so the running query or the next one reads each once; and there is one file for a letter, however often it
-is sent. What has the event already would get it twice: where the plan finds such an output or state, a job that is
-declared exactly-once does not send the letter, and one that is declared at-least-once says so.
+A dead letter that is sent back becomes a file in the checkpoint, under its id. The job reads these files as one more
+source, so the running query or the next one reads each once. A dead letter has one file, however often it is sent. An
+output or state that has the event already would get it twice. If the plan finds one, a job that is declared
+exactly-once does not send the dead letter, and a job that is declared at-least-once says so.
 
     waiting            not sent yet
-    sent               its file is there
-    unfinished         its epoch is not over for the job, which may compute it again, with a mended function perhaps
-    of another life    the job began anew since (--new-life), and has read its sources anew
-    unknown            there is no checkpoint, or it cannot be looked at from here
+    sent               its file exists
+    unfinished         its epoch is not over, and the job may compute it again, perhaps with a fixed function
+    of another life    the job was reset since (--new-life), and has read its sources again
+    unknown            there is no checkpoint, or it cannot be read from here
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files.system import LocalSystem
+from lockgate.connectors.returned import FOLDER, as_line
 from lockgate.dataflow.deadletters import NAME, DeadLetters
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Failed, Refused
-from lockgate.files.system import LocalSystem
 from lockgate.guarantees import Guarantee
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.letterrows import read_rows
-from lockgate.runtime.run import default_checkpoint
-from lockgate.sources.returned import FOLDER, as_line
+from lockgate.runtime.options import default_checkpoint
 from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_json, take
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _ID = re.compile("[0-9a-f]{1,64}")  # it names a file
 
 @dataclass(frozen=True)
 class Letter:
-    """An event that a job could not use, with the columns of `LETTER`."""
+    """An event that a job could not process, with the columns of `LETTER`."""
 
     id: str
     job: str
@@ -68,14 +68,14 @@ class Letter:
 
     @property
     def place(self) -> str:
-        """Where the event was in its source."""
+        """The place of the event in its source."""
         if self.source is None:
             return "unknown"
         return f"{self.source}: {self.part} at {self.at}" + ("" if self.child is None else f", child {self.child}")
 
 
 class Standing(Enum):
-    """What has become of a letter."""
+    """The status of a dead letter."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -86,7 +86,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Sending:
-    """What came of sending a letter back: why it was not sent, or what is to be known of it."""
+    """The result of sending a dead letter back: why it was not sent, or a note about it."""
 
     letter: Letter
     is_sent: bool
@@ -94,7 +94,7 @@ class Sending:
 
 
 class LetterDesk:
-    """The letters of a job, and its checkpoint as it is when it is first looked at."""
+    """The dead letters of a job, and its checkpoint as of the first look."""
 
     def __init__(self, job: Job, *, checkpoint: str | None = None) -> None:
         self.job = job
@@ -104,30 +104,30 @@ class LetterDesk:
         self.checkpoint = place if place.local is None else Checkpoint(root=str(place.local.resolve()))
 
     def letters(self) -> list[Letter]:
-        """All that are committed, in the order of their epochs; what a repeated epoch wrote twice is one letter."""
+        """All committed dead letters, in the order of their epochs; each once, even if an epoch wrote it twice."""
         exact = is_exact(self._plan.logical, self._plan.logical.node(NAME))
         found: dict[str, Letter] = {}
         foreign = []
         for row in read_rows(self._letters.sink, self.job.name, is_exact=exact, where=self.where):
             try:
                 letter = as_letter(row)
-            except Unreadable as error:  # others may write where letters are, and theirs hide none
+            except Unreadable as error:  # other programs may write there, and their records must not hide ours
                 foreign.append(str(error))
             else:
                 found[letter.id] = letter
         if foreign:
-            message = "job %s: %d records are no letters and are passed over, e.g.: %s"
+            message = "job %s: %d records are not dead letters and are skipped, e.g.: %s"
             log.warning(message, self.job.name, len(foreign), foreign[0])
         return sorted(found.values(), key=lambda letter: (letter.epoch, letter.id))
 
     def find(self, ids: Iterable[str]) -> list[Letter]:
-        """The letters of these ids."""
+        """The dead letters with these ids."""
         known = {letter.id: letter for letter in self.letters()}
         wanted = list(dict.fromkeys(ids))
         unknown = [id for id in wanted if id not in known]
         if unknown:
             raise Refused(
-                f"job {self.job.name!r} has no letter {', '.join(unknown)} among its {len(known)}",
+                f"job {self.job.name!r} has no dead letter {', '.join(unknown)} among its {len(known)}",
                 where=self.where,
                 fix="lockgate dead-letters list shows the ids",
             )
@@ -135,12 +135,12 @@ class LetterDesk:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that letters come from."""
+        """The steps that dead letters come from."""
         graph = self._plan.logical
         return graph.node(graph.node(NAME).inputs[0]).inputs
 
     def standing(self, letter: Letter) -> Standing:
-        """What has become of a letter, as far as the checkpoint tells."""
+        """The status of a dead letter, as far as the checkpoint shows it."""
         if self._life is None:
             return Standing.UNKNOWN
         if letter.life != self._life:
@@ -150,7 +150,7 @@ class LetterDesk:
         return Standing.WAITING if letter.epoch <= self._finished else Standing.UNFINISHED
 
     def send(self, letters: Iterable[Letter]) -> list[Sending]:
-        """Send letters back into the job, each once in the life of its checkpoint."""
+        """Send dead letters back into the job, each once until the next reset."""
         self._refuse_to_send()
         return [self._send(letter) for letter in letters]
 
@@ -161,14 +161,14 @@ class LetterDesk:
         now = find_hindrances(
             self._plan.logical, step=letter.step, source=str(letter.source), is_child=letter.child is not None
         )
-        # The job may have been changed since, and what had the event then has it still.
+        # The job may have changed since, but what had the event then still has it.
         twice = tuple(dict.fromkeys([*([] if letter.hindered is None else [letter.hindered]), *now]))
         if twice and self.job.guarantee > Guarantee.AT_LEAST_ONCE:
             return Sending(
                 letter,
                 False,
-                f"{'; '.join(twice)}. The job is declared {self.job.guarantee.label}: put step {letter.step!r} before"
-                " what has the event already, for the letters to come, and correct this one by hand",
+                f"{'; '.join(twice)}. The job is declared {self.job.guarantee.label}: for later dead letters, put step"
+                f" {letter.step!r} before what has the event already; correct this one manually",
             )
         root = self.checkpoint.local
         assert root is not None  # _refuse_to_send
@@ -176,27 +176,27 @@ class LetterDesk:
             is_first = LocalSystem(root).publish(_file_of(letter), _as_line(letter))
         except OSError as error:
             raise Failed(
-                f"letter {letter.id} cannot be put beside the checkpoint: {error}",
+                f"dead letter {letter.id} cannot be stored in the checkpoint: {error}",
                 where=f"checkpoint {root}",
-                fix="see that it may be written and that the disk has room, and send the letter again",
+                fix="check that the checkpoint is writable and that the disk has space, and send the dead letter again",
             ) from error
         if not is_first:
             return Sending(letter, False, "it was sent before")
         return Sending(letter, True, f"{'; '.join(twice)}, and gets it twice" if twice else None)
 
     def _hindrance(self, letter: Letter) -> str | None:
-        """Why a letter cannot be sent, whatever is declared."""
+        """Why a dead letter cannot be sent under any guarantee; None if it can."""
         standing = self.standing(letter)
         if standing is Standing.SENT:
             return "it was sent before"
         if standing is Standing.OTHER_LIFE:
-            return "it is of another life of the job, which has read its sources anew since"
+            return "it is from before a reset of the job, which has read its sources again since"
         if standing is Standing.UNFINISHED:
-            return f"epoch {letter.epoch} is not over for the job, which may compute it again: run the job first"
+            return f"epoch {letter.epoch} is not over, and the job may compute it again: run the job first"
         if letter.source is None:
-            return "the event's place was lost before the step, behind an aggregate, a join or a transform"
+            return "the event's place was lost before the step, in an aggregate, a join or a transform"
         if letter.value is None and letter.timestamp is None:
-            return "what the source gave was lost before the step, in a transform"
+            return "it lacks the original event: a transform lost it before the step, or it was too large"
         sources = [node.name for node in self._plan.logical.nodes if isinstance(node.step, Read)]
         if letter.source not in sources:
             return f"the job has no source {letter.source!r} any more, only {', '.join(sources)}"
@@ -205,20 +205,20 @@ class LetterDesk:
     def _refuse_to_send(self) -> None:
         if self.job.guarantee is Guarantee.AT_MOST_ONCE:
             raise Refused(
-                "an at-most-once job keeps no checkpoint, and nothing can be sent back to it",
+                "an at-most-once job keeps no checkpoint, so nothing can be sent back to it",
                 where=self.where,
                 fix="declare a stronger guarantee, or send the events to the job's source again",
             )
         where = f"checkpoint {self.checkpoint.root}"
         if self.checkpoint.local is None:
             raise Refused(
-                f"{self.checkpoint.root} does not lie on this machine's disk, and letters are sent back without Spark",
+                f"{self.checkpoint.root} is not on this machine's disk, and dead letters are sent back without Spark",
                 where=where,
                 fix="send the events to the job's source again, or keep the checkpoint on a local or mounted disk",
             )
         if self._life is None:
             raise Refused(
-                "there is no checkpoint of the job, so no run would read what is sent back",
+                "there is no checkpoint of the job, so no run would read the dead letters",
                 where=where,
                 fix="name it with --checkpoint, as in `lockgate run`",
             )
@@ -238,14 +238,14 @@ class LetterDesk:
 
 
 def as_letter(row: Mapping[str, Any]) -> Letter:
-    """A letter out of what a sink has of it; columns that are null may be missing. Unreadable if it is none."""
+    """A dead letter from a row of its sink; null columns may be missing. Unreadable if the row is no dead letter."""
 
     def text(name: str) -> str | None:
         value = row.get(name)
         return None if value is None else as_type(value, str, name)
 
     if not _ID.fullmatch(id := take(row, "id", str)):
-        raise Unreadable(f"{excerpt(id)} is no id of a letter")
+        raise Unreadable(f"{excerpt(id)} is not the id of a dead letter")
     at = row.get("at")
     headers = [as_object(one) for one in as_list(read_json(text("headers") or "[]"))]
     try:
@@ -268,7 +268,7 @@ def as_letter(row: Mapping[str, Any]) -> Letter:
             headers=tuple((take(one, "key", str), _as_bytes(one.get("value"))) for one in headers),
             timestamp=_as_time(row.get("timestamp")),
         )
-    except (ValueError, OverflowError) as error:  # of base64, or of a time
+    except (ValueError, OverflowError) as error:  # from base64, or from a time
         raise Unreadable(str(error)) from None
 
 
@@ -286,16 +286,18 @@ def _as_line(letter: Letter) -> bytes:
 def _declared(job: Job, where: str) -> DeadLetters:
     if job.dead_letters is None:
         raise Refused(
-            f"job {job.name!r} has no dead letters: an event that it cannot use stops it",
+            f"job {job.name!r} has no dead letters: an event that it cannot process stops it",
             where=where,
-            fix='Job(..., dead_letters=KafkaSink(topic="letters", servers=...))',
+            fix='Job(..., dead_letters=KafkaSink(topic="dead-letters", servers=...))',
         )
     return job.dead_letters
 
 
 def _file_of(letter: Letter) -> str:
     if not _ID.fullmatch(letter.id):
-        raise Refused(f"{excerpt(letter.id)} is no id of a letter", where="dead letters", fix="name one that is listed")
+        raise Refused(
+            f"{excerpt(letter.id)} is not the id of a dead letter", where="dead letters", fix="name one that is listed"
+        )
     return f"{FOLDER}/letter-{letter.id}.json"
 
 
@@ -304,7 +306,7 @@ def _as_bytes(value: object) -> bytes | None:
         return base64.b64decode(value)
     if value is None or isinstance(value, bytes | bytearray | memoryview):
         return None if value is None else bytes(value)
-    raise Unreadable(f"{excerpt(value)} are no bytes")
+    raise Unreadable(f"{excerpt(value)} is not bytes")
 
 
 def _as_base64(value: bytes | None) -> str | None:
@@ -317,5 +319,5 @@ def _as_time(value: object) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise Unreadable(f"{excerpt(value)} is no time")
+        raise Unreadable(f"{excerpt(value)} is not a time")
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -1,12 +1,12 @@
-"""One epoch end to end: the rows of every output into its sink.
+"""Write one epoch: the rows of every output into its sink.
 
 Spark calls this with the rows of an epoch after it has logged their offsets, and logs the commit after it returns. A
 crash in between repeats the epoch, with the same number and the same rows.
 
-    written in transactions   one decision for all such outputs (a further Kafka cluster decides after it); an epoch
-                              that is out is not written again. These are the outputs that are declared end-to-end
+    written in transactions   one decision for all such outputs (a further Kafka cluster decides after it); a
+                              committed epoch is not written again. These are the outputs that are declared end-to-end
                               exactly-once, and upserts (planner/physical.py, `is_exact`)
-    all others                written whenever the epoch runs, before it is decided
+    all others                written whenever the epoch runs, before the decision
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from lockgate.checkpoints.checkpoint import Past, running_query
 from lockgate.commit.coordinator import Outcome
 from lockgate.commit.protocol import Step
+from lockgate.commit.resource import TransactionSink
+from lockgate.connectors.kafka.epoch import EpochRows, RecordColumns
+from lockgate.connectors.kafka.wire import hosts_of
+from lockgate.dataflow.endpoints import Source
+from lockgate.dataflow.locations import topics_among
 from lockgate.errors import LockgateError, RecordsGone
-from lockgate.failures import TRIED, find_error
+from lockgate.failures import TRIED, find_raised
 from lockgate.faultpoints import FaultPoint, reach
-from lockgate.kafka.wire import hosts_of
-from lockgate.runtime.checkpoints import Past, running_query
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.kept import finished, kept
@@ -36,20 +40,18 @@ from lockgate.runtime.sourcefiles import SourceFiles
 from lockgate.runtime.tables import Tables
 from lockgate.runtime.times import Tries
 from lockgate.runtime.topicids import TopicIds
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.kafkaepoch import EpochRows, RecordColumns
-from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.attempts import first_attempts
-from lockgate.spark.compile import TAG, CompiledOutput, Finish
+from lockgate.spark.compile import Finish
 from lockgate.spark.crashes import CrashDesk
 from lockgate.spark.fanout import Tallies
+from lockgate.spark.tagging import TAG, CompiledOutput
 from lockgate.spark.timing import LateLog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _REPORTS = 100
-"""So many epochs Spark reports at the most, when somebody looks."""
+"""The most epochs that Spark reports at one look."""
 
 
 @dataclass
@@ -59,15 +61,15 @@ class EpochWriter:
     spark: SparkSession
     outputs: tuple[CompiledOutput, ...]
     commits: Commits = field(default_factory=Commits)
-    resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # beside Kafka, by name
+    resources: Mapping[str, Sequence[CompiledOutput]] = field(default_factory=dict)  # other than Kafka, by name
     can_repeat: bool = False
     is_alike: bool = False
-    tries_once: bool = False  # must a task that Spark tries again be stopped?
-    is_wild: bool = False  # is a step not deterministic, so that rows that are computed again may be others?
+    tries_once: bool = False  # must a second attempt of a task stop?
+    is_wild: bool = False  # is a step not deterministic, so that rows may differ when they are computed again?
     where: str = ""  # the job, as errors name it
-    finish: Finish | None = None  # makes the rows of all outputs, where the query ends before them
-    has_late: bool = False  # do late events leave the query, and beside them all that are in time?
-    sources: tuple[KafkaSource, ...] = ()
+    finish: Finish | None = None  # makes the rows of all outputs, if the query ends before them
+    has_late: bool = False  # do late events leave the query, together with all that are in time?
+    sources: tuple[Source, ...] = ()
     tables: Tables | None = None
     topics: TopicIds | None = None
     files: SourceFiles | None = None
@@ -76,24 +78,24 @@ class EpochWriter:
     crashes: CrashDesk | None = None
     tallies: Tallies | None = None  # of fan-outs
     pacer: Pacer | None = None
-    meter: Meter | None = None  # where somebody wants metrics
+    meter: Meter | None = None  # if the run has metrics
     first_error: list[Exception] = field(default_factory=list)
     tries: Tries = field(default_factory=Tries)
     past: Past = field(default_factory=Past)  # what the query found when it started
-    on_first: Callable[[], None] | None = None  # what is done when the first epoch has gone through
+    on_first: Callable[[], None] | None = None  # runs after the first epoch is done
     busy: threading.Lock = field(default_factory=threading.Lock)  # held while an epoch is written
     observed: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by steps below the query, by epoch
-    newest: int = -1  # the newest epoch of this query, in hand or written
-    _earlier: int = 0  # epochs of queries before it, whose checkpoints are forgotten
+    newest: int = -1  # the newest epoch of this query, current or written
+    _earlier: int = 0  # epochs of earlier queries, whose checkpoints are gone
 
     def begin_anew(self) -> None:
-        """Go on with a fresh checkpoint, whose epochs are numbered from 0; a sink must not take them for repeated."""
+        """Continue with a new checkpoint, whose epochs begin at 0; a sink must not take them for repeated ones."""
         self._earlier, self.newest = self._earlier + self.newest + 1, -1
         self.first_error.clear()
         self.tries.forget()
 
     def write(self, rows: DataFrame, epoch: int) -> None:
-        """Write the rows of one epoch; returning means that every sink has its part."""
+        """Write the rows of one epoch. When this returns, every sink has its part."""
         try:
             with self.busy:
                 self.newest = epoch
@@ -101,13 +103,13 @@ class EpochWriter:
                 if self.meter is not None:
                     self.meter.add_try()
                 is_repeated = self.tries.of(epoch)[0] > 1
-                # Tasks of an epoch that failed before say what they have in hand, in case that it is what they die of.
+                # Tasks of an epoch that failed before report their current event, in case that it kills them.
                 self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated else "")
                 if self.crashes is not None:
                     self.crashes.begin(is_repeated=is_repeated)
                 self.commits.clear_errors()
                 if self.topics is not None:
-                    self.topics.look()  # the epoch is planned: by the records of which topics?
+                    self.topics.look()  # the epoch is planned: are its records from the noted topics?
                 if self.files is not None:
                     self.files.plan(epoch)
                 if self.gaps is not None:
@@ -136,8 +138,8 @@ class EpochWriter:
             raise
 
     def _gap_behind(self, error: Exception, epoch: int) -> RecordsGone | None:
-        """What is missing, with all that is known of it, if Spark could not read records of the epoch."""
-        found = error if isinstance(error, LockgateError) else find_error(str(error))
+        """The exact error if Spark could not read records of the epoch."""
+        found = error if isinstance(error, LockgateError) else find_raised(error)
         if not isinstance(found, RecordsGone):
             return None
         return found if self.gaps is None else self.gaps.explain(found, epoch)
@@ -159,13 +161,13 @@ class EpochWriter:
     def _deliver(self, rows: DataFrame, epoch: int) -> None:
         plain = [output for output in self.outputs if not output.is_exact]
         staged = sum(map(len, self.resources.values()))
-        # Each of these is an action of its own, and Kafka's transaction is one for all outputs of a cluster. An action
-        # that recomputes would read the source, and update the state, once more.
+        # Each of these is a separate action; Kafka's transaction is one for all outputs of a cluster. An action that
+        # recomputes would read the source, and update the state, again.
         has_several_actions = len(plain) + staged + len(self.commits.clusters) > 1
         with self._computed_once(rows, epoch) if has_several_actions else nullcontext(rows) as all_rows:
             for output in plain:
                 own = output.rows_of(all_rows)
-                # Behind what is kept of the rows, which a task that is tried again would take from there.
+                # After the rows are kept, because a retried task would take them from there.
                 output.sink.write(first_attempts(own) if self.tries_once else own, self._earlier + epoch)
                 reach(FaultPoint.SENT)
             if plain:
@@ -175,7 +177,7 @@ class EpochWriter:
 
     @contextmanager
     def _computed_once(self, rows: DataFrame, epoch: int) -> Iterator[DataFrame]:
-        """The rows for several actions; those of dead letters or of a cut query were kept (runtime/kept.py)."""
+        """The rows for several actions; those of dead letters or of a cut query are kept already (runtime/kept.py)."""
         if self.finish is not None:
             yield rows
             return
@@ -201,11 +203,11 @@ class EpochWriter:
             )
             self._note(number, outcome)
         for cluster in self.commits.clusters:
-            cluster.epochs.claim(epoch, query_run=query.run)  # all, before anything is out in the first of them
+            cluster.epochs.claim(epoch, query_run=query.run)  # all of them, before anything is visible in the first one
         offsets = query.checkpoint.kafka_offsets(number) if self.commits.clusters else {}
         for index, cluster in enumerate(self.commits.clusters):
-            # Offsets can be committed only in the cluster that they belong to.
-            own = {source.topic for source in self.sources if hosts_of(source.servers) & cluster.hosts}
+            # Offsets can be committed only in their own cluster.
+            own = {one.name for one in topics_among(self.sources) if hosts_of(one.servers) & cluster.hosts}
             outcome = cluster.epochs.commit(
                 epoch,
                 EpochRows(
@@ -221,14 +223,14 @@ class EpochWriter:
             self._note(number, outcome)
 
     def _confirm(self) -> None:
-        """Fail if a file was changed while it was read."""
+        """Fail if a file changed while it was read."""
         if self.files is not None:
             self.files.confirm()
 
     def _note(self, number: int, outcome: Outcome) -> None:
-        """What is told of a commit."""
+        """Note a commit for tries and metrics."""
         if outcome.step is Step.SKIP:
-            self._confirm()  # nothing was decided, but state was computed
+            self._confirm()  # no decision was made, but state was computed
         self.tries.repeat(number, outcome.tries - 1)
         if self.meter is not None:
             for _ in range(outcome.tries - 1):
@@ -237,11 +239,14 @@ class EpochWriter:
 
 
 def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -> RecordColumns:
-    """The records of all these outputs as one frame, made in one pass over the rows."""
+    """The records of all these outputs as one frame, from one pass over the rows."""
     from pyspark.sql import functions as F
 
     made = [
-        (output, cast("KafkaSink", output.sink).columns(rows, within=output.struct, where=output.where, epoch=epoch))
+        (
+            output,
+            cast("TransactionSink", output.sink).columns(rows, within=output.struct, where=output.where, epoch=epoch),
+        )
         for output in outputs
     ]
     if outputs[0].tag is None:
@@ -253,7 +258,7 @@ def records_of(outputs: Sequence[CompiledOutput], rows: DataFrame, epoch: int) -
         chosen: Column = F.lit(None)
         for output, columns in made:
             if name in columns:
-                # One sink's key may be text and another's bytes.
+                # The key of one sink may be text, the key of another one bytes.
                 column = columns[name].cast("binary") if name in ("key", "value") else columns[name]
                 chosen = F.when(F.col(TAG).eqNullSafe(F.lit(output.tag)), column).otherwise(chosen)
         return chosen

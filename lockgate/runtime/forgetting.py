@@ -1,15 +1,15 @@
-"""At most once: a failure forgets the events in hand, and the run goes on with what comes next.
+"""At most once: after a failure the run does not retry the current events, and continues with what comes next.
 
-The old checkpoint is thrown away and nothing of it is read. That is right only where nothing can be repeated by it:
+The run deletes the old checkpoint and reads nothing of it. That is correct only if it cannot repeat an event:
 
-    every source can begin with what comes next (Kafka),     go on
-    or has no past at all (a socket)
-    a source begins with its oldest row (files, sensors)     end: rows that are out would come out again
-    a run until it is caught up                              end: what it was to reach would be skipped in silence
-    no event was processed yet                               end: the job, or the place it reads or writes, is wrong
+    every source can begin with what comes next (Kafka),     continue
+    or has no history at all (a socket)
+    a source begins with its oldest row (files, sensors)     end: the run would deliver rows again
+    a run until it is caught up                              end: it would silently skip events that it should reach
+    no event was processed yet                               end: the job, its source or its sink is wrong
     too many failures in a row, no event between them        end, with the last cause
 
-What comes between the failure and the new beginning is lost as well, so the first new beginning does not wait.
+Events between the failure and the next start are lost, too, so the first restart does not wait.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.5, 8.0
 
 @dataclass
 class Forgetting:
-    """The checkpoints of an at-most-once run, one after the other, and whether another one follows."""
+    """The checkpoints of an at-most-once run, one after the other, and whether there may be another one."""
 
     can_go_on: bool
     place: Path | None = None
     in_a_row: int = 0  # failures since the last event that was processed
-    _events: int = 0  # that were processed before the last failure
+    _events: int = 0  # processed before the last failure
 
     def begin(self) -> Path:
-        """A fresh checkpoint; the one before is gone."""
+        """Create a new checkpoint, and remove the one before."""
         self.close()
         self.place = Path(tempfile.mkdtemp(prefix="lockgate-at-most-once-"))
         return self.place
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the checkpoint."""
         if self.place is not None:
             shutil.rmtree(self.place, ignore_errors=True)
 
-    def goes_on(self, events: int) -> bool:
-        """Does the run go on after this failure, with so many events processed in all?"""
+    def count_failure(self, events: int) -> bool:
+        """Count a failure after this number of processed events in all; returns whether the run continues."""
         if events > self._events:
             self.in_a_row = 0
         self._events = events
@@ -57,7 +57,7 @@ class Forgetting:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the new beginning: not at all at first, then longer and longer."""
+        """How long to wait before the restart: not at all at first, then longer and longer."""
         return 0.0 if self.in_a_row <= 1 else min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** (self.in_a_row - 2))
 
 
@@ -69,12 +69,12 @@ def forget(planned: Plan, *, until_caught_up: bool) -> Forgetting:
 
 
 def as_forgotten(error: LockgateError, *, where: str, log_file: Path) -> LockgateError:
-    """A failure of an at-most-once run: other ones lose nothing and go on where they stopped, and say so."""
+    """The error with advice for an at-most-once run; the usual advice says that nothing is lost."""
     if not isinstance(error, Failed):
         return error
-    place = error.where if type(error) is not Failed else where  # the checkpoint that it would name is gone
+    place = error.where if type(error) is not Failed else where  # it would name the checkpoint, which is gone
     fix = (
-        f"mend the cause, see {log_file}, and run the job again; an at-most-once run keeps nothing: what was in hand is"
-        " forgotten, and the next run begins anew"
+        f"fix the cause, see {log_file}, and run the job again; an at-most-once run keeps nothing: its current events"
+        " are not retried, and the next run starts without state"
     )
     return type(error)(error.what, place, fix)

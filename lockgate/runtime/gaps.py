@@ -1,26 +1,26 @@
-"""Records that were removed from a source before the job read them: found, told, and skipped if an operator accepts it.
+"""Find records that were removed from a source before the job read them; report them, or skip them if accepted.
 
-Retention, or somebody who deletes records, can overtake a job that is behind or was stopped. Spark would say so in the
-middle of an epoch, and advise to skip in silence. So the start of each partition is compared with the position of the
-job: at every start, and when an epoch is planned, before any of it is written. If records are missing, the job stops.
+Retention, or a command that deletes records, can overtake a job that is behind or stopped. Spark would notice in the
+middle of an epoch, and advise to skip silently. So the job compares the start of each partition with its position: at
+every start, and when an epoch is planned, before any of it is written. If records are missing, the job stops.
 
-An operator can accept exactly the gap that is there (`--accept-gap`). The epoch behind which it lies keeps its number;
-its offsets are moved to the first record that is left. Ledgers know the epoch by the digest of its offsets as they were
-planned, so the checkpoint keeps that digest, and the move of the offsets is the one decision:
+An operator can accept exactly this gap (`--accept-gap`). The epoch before the gap keeps its number, and its offsets
+move to the first record that is left. Ledgers identify the epoch by the digest of its planned offsets, so the
+checkpoint keeps that digest. The move of the offsets is the one decision:
 
-    0  claim the ledgers      fences older drivers; refused if the epoch that is planned is committed in one of them
-    1  note the gap           with both digests; it counts for nothing until the offsets are moved
-    2  give up the plan       of the epoch behind it, with the state that its tasks may have stored
-    3  move the offsets       one file is replaced, as a whole: from here on the gap is accepted. An earlier note of the
-                              same epoch says nothing now, so the new note has its gaps too
-    4  claim the ledgers      again, now with the gap; every later claim and commit carries it too
+    0  claim the ledgers      fences older drivers; refused if the planned epoch is committed in one of them
+    1  note the gap           with both digests; it has no effect until the offsets move
+    2  drop the plan          of the epoch after the gap, with the state that its tasks may have stored
+    3  move the offsets       replaces one file as a whole: from here on the gap is accepted. An earlier note of the
+                              same epoch has no effect any more, so the new note has its gaps, too
+    4  claim the ledgers      again, now with the gap; every later claim and commit carries it, too
 
-A process that dies before 3 leaves the old position, and the job stops at the gap again. One that dies after it leaves
-the new position. Either fits the ledgers.
+A process that dies before 3 leaves the old position, and the job stops at the gap again. A process that dies after 3
+leaves the new position. Both fit the ledgers.
 
-Not compared are brokers that only Java's client can connect to, and topics of one name in two clusters: there Spark
-finds the gap, and it cannot be accepted.
-A real-time query is compared at its start only: while an epoch runs, its position is not known.
+The job does not compare brokers to which only Java's client can connect, or topics of one name in two clusters. There
+Spark finds the gap, and it cannot be accepted. A real-time query compares only at its start: while an epoch runs, its
+position is unknown.
 """
 
 from __future__ import annotations
@@ -31,53 +31,58 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from lockgate.checkpoints.checkpoint import ACCEPTED, Accepted, Checkpoint, as_offsets, initial_offsets, next_epoch
+from lockgate.checkpoints.cleaning import remove_all
+from lockgate.checkpoints.goingback import later_files, refuse_lost_files
+from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.tree import open_tree
 from lockgate.commit.ledger import Gap
 from lockgate.commit.permits import Place
+from lockgate.connectors.kafka.reading import read_starts
+from lockgate.connectors.kafka.settings import ClientSettings, is_java_only, read_settings
+from lockgate.connectors.kafka.wire import connect
+from lockgate.dataflow.endpoints import Source
+from lockgate.dataflow.locations import Topic
 from lockgate.errors import LockgateError, RecordsGone
 from lockgate.failures import GAP_CHOICES, NO_GAP_CHOICES
-from lockgate.kafka.reading import read_starts
-from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
-from lockgate.kafka.wire import connect
-from lockgate.runtime.checkpoints import ACCEPTED, Accepted, Checkpoint, as_offsets, initial_offsets, next_epoch
 from lockgate.runtime.commits import Commits
-from lockgate.runtime.lifecycle.cleaning import remove_all
-from lockgate.runtime.lifecycle.goingback import later_files, refuse_lost_files
-from lockgate.runtime.lifecycle.history import look_at
-from lockgate.runtime.lifecycle.tree import open_tree
-from lockgate.sources.kafka import KafkaSource
 
 log = logging.getLogger(__name__)
 
 _SHOWN = 8
-_BEGIN_AGAIN = "bring the records back with their offsets, from a copy of the topic, and raise its retention; or begin"
-_NEW_LIFE = " again with all that the source still has: lockgate run FILE --new-life"
+_BEGIN_AGAIN = "restore the records with their offsets, from a copy of the topic, and raise its retention; or start"
+_NEW_LIFE = " over with all that the source still has: lockgate run FILE --new-life"
 
 
 class Gaps:
-    """Those of a job."""
+    """The gaps of a job."""
 
-    def __init__(self, checkpoint: Checkpoint, sources: Iterable[tuple[str, KafkaSource]], *, where: str) -> None:
-        """Look at nothing yet.
+    def __init__(self, checkpoint: Checkpoint, sources: Iterable[tuple[str, Source]], *, where: str) -> None:
+        """Read the settings; this does not connect yet.
 
         Args:
-            sources: each with its step and the user's line.
+            sources: each with its step and the user's line; those without a topic have no gaps.
         """
         self._checkpoint = checkpoint
         self._where = where
         self._steps: dict[str, str] = {}
         at: dict[str, set[ClientSettings]] = {}
         for step, source in sources:
-            self._steps.setdefault(source.topic, step)
-            # Java's client alone connects with such settings.
-            known = () if is_java_only(source.client) else (_settings(source, where),)
-            at.setdefault(source.topic, set()).update(known)
+            read = source.location
+            if not isinstance(read, Topic) or read.name is None:
+                continue
+            self._steps.setdefault(read.name, step)
+            # Only Java's client connects with such settings.
+            known = at.setdefault(read.name, set())
+            if not is_java_only(read.client):
+                known.add(read_settings(read.servers, read.client, where=where, is_lookup=True))
         self._at: dict[ClientSettings, list[str]] = {}
         for topic, settings in at.items():
             if len(settings) == 1:
                 self._at.setdefault(settings.pop(), []).append(topic)
 
     def check(self, *, is_accepting: bool) -> tuple[Gap, ...]:
-        """Compare with what the next epoch begins behind; what is missing, if that is to be accepted."""
+        """Compare with the position of the next epoch. Returns the gaps if they may be accepted, raises otherwise."""
         self._forget_pending()
         last = self._last()
         gaps = self._find(last)
@@ -86,32 +91,32 @@ class Gaps:
         return gaps
 
     def look(self, epoch: int) -> None:
-        """Fail if an epoch that is planned begins before what is left."""
+        """Fail if a planned epoch begins before the first record that is left."""
         gaps = self._find(epoch - 1, planned=epoch)
         if gaps:
             raise self._error(gaps, "")
 
     def explain(self, found: RecordsGone, epoch: int) -> RecordsGone:
-        """What an epoch could not read, with all that is known of it: a gap, or something that cannot be accepted."""
+        """The exact error for what an epoch could not read: a gap, or a loss that cannot be accepted."""
         try:
             self.look(epoch)
         except RecordsGone as exact:
             return exact
-        except LockgateError:  # nothing is known: the brokers do not answer
+        except LockgateError:  # nothing more is known: the brokers do not answer
             return found
         is_compared = self._steps.keys() <= {topic for topics in self._at.values() for topic in topics}
         fix = NO_GAP_CHOICES if is_compared or found.fix == NO_GAP_CHOICES else _BEGIN_AGAIN + _NEW_LIFE
         return RecordsGone(found.what, where=found.where, fix=fix)
 
     def accept(self, gaps: Sequence[Gap], commits: Commits) -> None:
-        """Go on behind these gaps."""
+        """Continue after these gaps."""
         checkpoint, last = self._checkpoint, self._last()
         upcoming = next_epoch(checkpoint)
         assert upcoming is not None
         tree = open_tree(checkpoint.root, checkpoint.spark)
         if upcoming.is_planned:
             refuse_lost_files(look_at(tree), last)
-        # 0. Fenced, no older driver can commit the epoch any more.
+        # 0. After the fence no older driver can commit the epoch any more.
         entries = commits.claim(upcoming.epoch, query_run="before the gap")
         if any(entry.epoch == upcoming.epoch.number for entry in entries):
             number = upcoming.epoch.number
@@ -125,12 +130,12 @@ class Gaps:
         earlier = [gap for one in noted if one.epoch == last and not checkpoint.is_pending(one) for gap in one.gaps]
         accepted = Accepted(last, digest, moved=hashlib.sha256(moved).hexdigest(), gaps=(*earlier, *gaps))
         tree.write(ACCEPTED, _as_json([*noted, accepted]))
-        # 2. Tasks of the planned epoch may have stored state, of other events than it will have.
+        # 2. Tasks of the planned epoch may have stored state, from other events than the epoch will have.
         if upcoming.is_planned:
             remove_all(tree, later_files(look_at(tree), last, keeps_next=False))
         # 3.
         tree.replace(f"offsets/{last}", moved)
-        self._forget_pending()  # when Spark removes the file of offsets, the earlier note would count once more
+        self._forget_pending()  # when Spark removes the file of offsets, the earlier note would have an effect again
         # 4.
         upcoming = next_epoch(checkpoint)
         assert upcoming is not None
@@ -144,7 +149,7 @@ class Gaps:
         return -1 if upcoming is None else upcoming.epoch.number - 1
 
     def _forget_pending(self) -> None:
-        """Drop what counts for nothing: its process died, a later note has its gaps, or its epoch was rolled back."""
+        """Drop notes without effect: of a process that died, of an epoch that was rolled back, or repeated later."""
         accepted, newest = self._checkpoint.accepted(), max(self._checkpoint.epochs("offsets"), default=-1)
         kept = [one for one in accepted if one.epoch <= newest and not self._checkpoint.is_pending(one)]
         if kept != accepted:
@@ -157,7 +162,7 @@ class Gaps:
         starts: dict[Place, int] = {}
         for settings, topics in self._at.items():
             starts.update(read_starts(connect(settings, where=self._where), topics, where=self._where))
-        if planned is not None:  # a partition that is newer than the plan is not read yet
+        if planned is not None:  # the epoch does not read a partition that is newer than the plan
             known = self._checkpoint.kafka_offsets(planned)
             starts = {place: start for place, start in starts.items() if place in known}
         return find_gaps(positions, starts, epoch=last, at=datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -173,7 +178,7 @@ class Gaps:
 
 
 def find_gaps(positions: Mapping[Place, int], starts: Mapping[Place, int], *, epoch: int, at: str) -> tuple[Gap, ...]:
-    """What lies between the position in each partition and its first record; new partitions are read from 0.
+    """The gaps between the position in each partition and its first record; new partitions are read from 0.
 
     >>> [str(gap) for gap in find_gaps({("t", 0): 5, ("t", 1): 5}, {("t", 0): 8, ("t", 1): 5}, epoch=3, at="")]
     ["topic 't', partition 0: offsets [5, 8), at most 3 records"]
@@ -189,7 +194,7 @@ def find_gaps(positions: Mapping[Place, int], starts: Mapping[Place, int], *, ep
 
 
 def move_offsets(content: bytes, starts: Mapping[Place, int]) -> bytes:
-    """A file of offsets in which no position lies before these.
+    """A file of offsets in which no position is before these.
 
     >>> move_offsets(b'v1\\n{"batchWatermarkMs":0}\\n{"t":{"0":5,"1":9}}\\n-', {("t", 0): 8, ("t", 1): 7, ("t", 2): 2})
     b'v1\\n{"batchWatermarkMs":0}\\n{"t":{"0":8,"1":9,"2":2}}\\n-'
@@ -206,14 +211,10 @@ def move_offsets(content: bytes, starts: Mapping[Place, int]) -> bytes:
 
 
 def describe(gaps: Sequence[Gap]) -> str:
-    """The gaps in a line."""
+    """The gaps as one line."""
     more = f", and {len(gaps) - _SHOWN} more partitions" if len(gaps) > _SHOWN else ""
     total = f"; {sum(gap.count for gap in gaps):,} offsets in all" if len(gaps) > 1 else ""
     return "; ".join(map(str, gaps[:_SHOWN])) + more + total
-
-
-def _settings(source: KafkaSource, where: str) -> ClientSettings:
-    return read_settings(source.servers, source.client, where=where, is_lookup=True)
 
 
 def _as_json(accepted: Sequence[Accepted]) -> bytes:

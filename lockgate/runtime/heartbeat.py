@@ -1,17 +1,17 @@
-"""Time that goes on while nothing comes, so that the last windows of a silent stream close.
+"""Advance time while no events arrive, so that the last windows of a silent stream close.
 
-A watermark moves only with events. `Heart` reads the reports of a query, and says when and how far time may go on
+A watermark moves only with events. `Heart` reads the reports of a query, and decides when and how far time may advance
 without them:
 
-    a report with rows, or a moved offset    history or the present is being read: be quiet, and count silence anew
-    a repeated epoch                         it finds what it found at first, whatever has come since: the same
+    a report with rows, or a moved offset    the query reads history or new events: send no beat, restart the silence
+    a repeated epoch                         it reads its old events, even if newer ones have arrived: the same
     nothing found for less than `idle`       wait
-    nothing found for `idle` and longer      the watermark as the last events left it, plus the silence since
-    no state left                            nothing waits for time: be quiet
+    nothing found for `idle` or longer       a beat: the watermark that the last events left, plus the silence since
+    no state left                            nothing waits for time: send no beat
 
-Only Spark's own finding that no input has anything counts as silence. A look at the clock would take a long epoch, in
-which history is read, for one. Nothing is said again before the last word has had its effect, so an epoch carries at
-most one.
+Only Spark's report that no input has events counts as silence. A clock alone would count a long epoch, in which the
+query reads history, as silence. The heart sends no new beat before the last one has had its effect, so an epoch has at
+most one beat.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from lockgate.checkpoints.checkpoint import Past
 from lockgate.operators.moments import EPOCH
-from lockgate.runtime.checkpoints import Past
 from lockgate.runtime.progress import Watcher, has_news
 from lockgate.spark.timing import write_pulse
 
@@ -38,21 +38,21 @@ _REPORT_MIN, _REPORT_MAX = timedelta(milliseconds=200), timedelta(seconds=10)
 
 
 def report_interval(idle: timedelta) -> timedelta:
-    """How often Spark has to say that it found nothing."""
+    """How often Spark must report that it found nothing."""
     return min(max(idle / 4, _REPORT_MIN), _REPORT_MAX)
 
 
 @dataclass
 class Heart:
-    """Decides, from the reports of a query alone."""
+    """Decides from the reports of a query, and from nothing else."""
 
     idle: timedelta
-    said_ms: int | None = None  # the watermark that is wanted, in milliseconds since 1970; None while events come
+    said_ms: int | None = None  # the requested watermark, in milliseconds since 1970; None while events arrive
     _silent_since: datetime | None = None
-    _left_at_ms: int = 0  # the watermark as the last events left it
+    _left_at_ms: int = 0  # the watermark that the last events left
 
     def take(self, report: Report, *, past: Past) -> None:
-        """Take a report of a query that began with `past`, and say what follows from it."""
+        """Take a report of a query that began with `past`, and set `said_ms`."""
         began = _parse(report["timestamp"])
         if has_news(report) or report["batchId"] <= past.planned:
             self._silent_since = began + _MILLISECOND * (report.get("durationMs") or {}).get("triggerExecution", 0)
@@ -73,7 +73,7 @@ class Heart:
 
 
 class Heartbeat:
-    """Looks at the reports of a query, in a thread, and lets time go on when the heart says so."""
+    """Reads the reports of a query in a thread, and advances time when the heart decides so."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="lockgate-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and leave nothing behind."""
+        """End the thread, and remove the pulse file."""
         self._is_over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -110,7 +110,7 @@ class Heartbeat:
             try:
                 reports = self._read(self._watcher)
             except (Py4JError, PySparkException, OSError) as error:
-                # Between two queries of a run, or at its end, there is nobody to ask; silence loses nothing.
+                # Between two queries of a run, or at its end, no query can report. A missing beat loses nothing.
                 log.debug("job %s: no reports: %s", self._job, error)
                 continue
             before = self._heart.said_ms
@@ -122,13 +122,13 @@ class Heartbeat:
 
 
 def _has_state(report: Report) -> bool:
-    """Does a step wait for time? Unknown, and so perhaps, before the first epoch of a run."""
+    """Does a step wait for time? Before the first epoch of a run this is unknown, and counts as yes."""
     operators = report.get("stateOperators") or []
     return not operators or any(operator["numRowsTotal"] for operator in operators)
 
 
 def _watermark_ms(report: Report, past: Past) -> int:
-    """The watermark; before its first epoch a query does not tell it, and acts on what its checkpoint has."""
+    """The watermark. Before its first epoch a query does not report it, and uses the one in its checkpoint."""
     told = (report.get("eventTime") or {}).get("watermark")
     return past.watermark_ms if told is None else (_parse(told) - EPOCH) // _MILLISECOND
 

@@ -1,16 +1,16 @@
-"""What the keys of a step begin with: `.process(fn, initial=...)`, taken in the first epoch of a checkpoint.
+"""The initial state of a step's keys, `.process(fn, initial=...)`, read in the first epoch of a checkpoint.
 
     a file of JSON lines           {"key": [...], "state": {...}}, as `lockgate state FILE STEP --json` writes them
     Parquet (.parquet, or a local  the key's columns, and `state` as JSON text or as a struct; without such a column
     directory)                     all other columns are the state
-    a checkpoint                   of this job or another, whose step has the same name: what its get_state says
+    a checkpoint                   of this job or another, with a step of the same name: the result of its get_state
 
-An epoch that is repeated has to begin with the same. So what was read is kept in the checkpoint before the first epoch
-is planned, and the file is not looked at again:
+A repeated epoch must begin with the same state. So the run stores a copy in the checkpoint before the first epoch is
+planned, and does not read the file again:
 
-    no epoch is planned            read the file, keep a copy
-    the first is not committed     take the copy
-    it is committed                nothing: the state has it
+    no epoch is planned                  read the file, keep a copy
+    the first epoch is not committed     use the copy
+    it is committed                      nothing: the state has it
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.stateread import find_moment, read_operator
+from lockgate.connectors.files.system import is_known, open_system
 from lockgate.dataflow.schema import quote
 from lockgate.dataflow.steps import Process
 from lockgate.errors import LockgateError, Refused
-from lockgate.files.system import is_known, open_system
 from lockgate.operators.statejson import as_json, key_texts
 from lockgate.planner.logical import Node
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.stateread import find_moment, read_operator
 from lockgate.spark.keyed import state_name
 from lockgate.spark.keys import Begun
 from lockgate.spark.stateful import Described
@@ -42,7 +42,7 @@ _EXAMPLE = '{"key": ["a"], "state": {"total": 3}}'
 
 
 class InitialStates:
-    """The initial states of a run's steps; `checkpoint` is None where the run keeps none."""
+    """The initial states of a run's steps; `checkpoint` is None if the run keeps none."""
 
     def __init__(self, checkpoint: Checkpoint | None, spark: SparkSession, *, is_new_life: bool) -> None:
         self._checkpoint = checkpoint
@@ -53,7 +53,7 @@ class InitialStates:
         self._read: dict[str, tuple[Node, Sequence[Begun]]] = {}
 
     def find(self, node: Node, described: Described) -> Sequence[Begun] | None:
-        """What the keys of a step begin with in the epoch that comes; None where that is nothing."""
+        """The initial state of a step's keys for the next epoch; None if there is none."""
         step = node.step
         if not isinstance(step, Process) or step.initial is None or self._is_committed:
             return None
@@ -63,7 +63,7 @@ class InitialStates:
                 raise Refused(
                     "the first epoch was planned without an initial state, and is not committed",
                     where=f"{node.where}; checkpoint {self._checkpoint.root}",
-                    fix="take initial= away; or begin again with everything: lockgate run --new-life",
+                    fix="remove initial=; or start from the beginning: lockgate run --new-life",
                 )
             try:
                 return [_read_copy(line) for line in copy.decode().splitlines()]
@@ -74,14 +74,14 @@ class InitialStates:
         return begun
 
     def keep(self) -> None:
-        """Put a copy of what was read into the checkpoint; before the first epoch is planned."""
+        """Store a copy of what was read in the checkpoint, before the first epoch is planned."""
         for node, begun in self._read.values() if self._checkpoint is not None else ():
             assert self._checkpoint is not None
             root = self._checkpoint.root
             if not is_known(root):
                 raise Refused(
-                    f"the checkpoint {root} lies on a store whose rename is not known to be atomic, so it cannot keep"
-                    " what the first epoch began with",
+                    f"the checkpoint {root} is on a store whose rename may not be atomic, so it cannot keep the initial"
+                    " state",
                     where=node.where,
                     fix="put the checkpoint into a local directory or on hdfs://",
                 )
@@ -112,7 +112,7 @@ def _read(place: str, node: Node, described: Described, spark: SparkSession) -> 
     if uri.endswith(".parquet") or (local is not None and local.is_dir()):
         return _read_parquet(uri, node, described.keys, spark)
     if local is not None:
-        # Not by splitlines, which also cuts at characters that JSON may have inside a text.
+        # Not by splitlines, which also splits at characters that JSON allows inside a text.
         return _read_lines(local.read_text(encoding="utf-8").split("\n"), uri, node, len(described.keys))
     lines = (row["value"] for row in spark.read.text(uri).toLocalIterator())
     return _read_lines(lines, uri, node, len(described.keys))
@@ -126,11 +126,11 @@ def _read_lines(lines: Any, place: str, node: Node, length: int) -> Iterator[Beg
             told = json.loads(line, parse_float=Decimal)
             key, state = told["key"], told["state"]
             if not isinstance(key, list) or len(key) != length or not isinstance(state, dict):
-                raise ValueError(f"a key of {length} and an object as state are wanted")
+                raise ValueError(f"it needs a key of {length} values, and an object as state")
             texts = key_texts(key)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(
-                f"line {number} of the initial state is none: {type(error).__name__}: {error}",
+                f"line {number} of the initial state is not a key with its state: {type(error).__name__}: {error}",
                 where=f"{node.where}; {place}",
                 fix=f"write one key a line: {_EXAMPLE}, as `lockgate state FILE STEP --json` does",
             ) from None
@@ -164,14 +164,14 @@ def _read_parquet(place: str, node: Node, keys: Mapping[str, str], spark: SparkS
                 raise Refused(
                     f"key {key} has no state in the initial state: `state` is null",
                     where=f"{node.where}; {place}",
-                    fix="leave such keys out: a key that is not there begins with nothing",
+                    fix="omit such keys: a missing key begins without state",
                 )
             yield key, text
     except PySparkException as error:
         raise Refused(
             f"the initial state cannot be read: {str(error).splitlines()[0]}",
             where=f"{node.where}; {place}",
-            fix=f"give it the columns {', '.join(keys)}, and `state` or columns of their own for the states",
+            fix=f"give it the columns {', '.join(keys)}, and a column `state`, or other columns for the state",
         ) from error
 
 

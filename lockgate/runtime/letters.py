@@ -1,35 +1,43 @@
-"""The letters of an epoch: events that its steps could not use, put beside its rows.
+"""The dead letters of an epoch: events that its steps could not process, written together with its rows.
 
-Which they are is known only when the rows are there. So these are computed once and kept, the letters are asked for and
-become rows of one more output, and everything is written together: a letter is out exactly when the rows of its epoch
-are. Rows that were kept and then lost are not computed again (runtime/kept.py): functions might fail on others then.
+They are known only after the rows are computed. So the rows are computed once and kept. The tasks put aside the events
+that their steps could not process (connectors/aside.py). Then
+
+    count    a query over these events counts them; here `stop_after` decides
+    write    they become rows of one more output, and everything is written together: a dead letter is visible exactly
+             when the rows of its epoch are visible
+
+No dead letter passes through the driver: it gets counts, and the first characters of a few reasons. It reads only the
+events that an acker retries, a few megabytes at a time, because it stores them in files.
+
+Kept rows that are lost are not computed again (runtime/kept.py): functions might fail on other events then.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.deadletters import LETTER, DeadLetters
+from lockgate.checkpoints.checkpoint import RunningQuery
+from lockgate.connectors.aside import Block
+from lockgate.connectors.rejects import Rejects
+from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.endpoints import PLACE
-from lockgate.dataflow.schema import parse_ddl
-from lockgate.errors import TooManyLetters
+from lockgate.errors import Failed, TooManyLetters
 from lockgate.escaping import escape
+from lockgate.faultpoints import FaultPoint, reach
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import LogicalGraph
 from lockgate.runtime.acker import Acker
-from lockgate.runtime.checkpoints import RunningQuery
 from lockgate.runtime.kept import as_plain, finished
 from lockgate.runtime.metrics.figures import add_reasons
-from lockgate.sources.rejects import Rejection, Rejects
-from lockgate.spark.compile import TAG, CompiledOutput, Finish
+from lockgate.runtime.rejections import Epoch, Found, Group, Rejections
+from lockgate.spark.compile import Finish
+from lockgate.spark.tagging import TAG, CompiledOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,12 +45,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENTS_MIN = 100
-"""A share of fewer events than these says nothing."""
+"""A share needs at least this number of events to mean anything."""
+
+DRIVER_PART = 8
+"""Dead letters of an epoch take at most this part of the driver's memory if their sink copies them there."""
+
+_REFUSED = "__refused"
+_NOT_WHOLE = ("key", "value", "headers", "timestamp")
 
 
 @dataclass
 class LetterBox:
-    """Takes the letters of a job, epoch by epoch."""
+    """Takes the dead letters of a job, epoch by epoch."""
 
     spark: SparkSession
     job: str
@@ -51,44 +65,76 @@ class LetterBox:
     rejects: Rejects
     output: CompiledOutput
     graph: LogicalGraph
-    acker: Acker | None = None  # keeps events that are tried again first
+    acker: Acker | None = None  # keeps events that are retried first
     total: int = 0
     by_reason: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by step, and the kind of reason
     done: dict[int, Counter[int]] = field(default_factory=dict)
-    """The events that epochs are done with, by how often each had been tried before; who counts them takes them out."""
+    """The events of finished epochs, by how often each had been tried before; the counter removes what it counted."""
     _events: int = 0
-    _counted: tuple[str, int] | None = None  # the newest epoch counts already, however often it runs
+    _counted: tuple[str, int] | None = None  # the newest counted epoch, which does not count again when it repeats
+    _refusal: tuple[Column | None] | None = (
+        None  # a column that says why the sink would refuse a dead letter, after the first question
+    )
 
     @contextlib.contextmanager
     def opened(
         self, rows: DataFrame, epoch: int, query: RunningQuery, finish: Finish | None = None
     ) -> Iterator[tuple[DataFrame, dict[str, Any]]]:
-        """The rows of an epoch and its letters, for the time that they are needed; and what steps below observed."""
+        """The rows of an epoch with its dead letters, kept inside the context; and the observations of steps below."""
         self.rejects.forget()
-        with finished(self.spark, rows, finish, epoch=epoch, where=self.where) as (all_rows, below):
-            rejected, events = self.rejects.collect(told_of({**observed(self.spark, query), **below}))
-            self.done[epoch] = events
-            if self.acker is not None:
-                retries = [one for one in rejected if self.acker.may_retry(one)]
-                self.acker.keep(retries, epoch=epoch, run=query.run.replace("-", ""))
-                rejected = [one for one in rejected if not self.acker.may_retry(one)]
-                self.done[epoch] = events - Counter({one.event: one.attempts - 1 for one in retries}.values())
-            self._count((query.id, epoch), rejected, events.total())
-            yield self._with_letters(all_rows, [self._letter(one, epoch, query.id) for one in rejected]), below
+        try:
+            with finished(self.spark, rows, finish, epoch=epoch, where=self.where) as (all_rows, below):
+                events = self.rejects.events(told_of({**observed(self.spark, query), **below}))
+                blocks = self.rejects.blocks()
+                aside = Rejections(self.rejects, blocks, Epoch(self.job, query.id, epoch), self._retried_below)
+                found = aside.count() if blocks else Found()
+                events += found.unread
+                self.done[epoch] = events
+                self._count((query.id, epoch), found, events.total())
+                if found.letters:
+                    self._refuse_floods(blocks)
+                if self.acker is not None and found.retries:
+                    kept = self.acker.keep(aside.retries(), epoch=epoch, run=query.run.replace("-", ""))
+                    self.done[epoch] = events - kept
+                if found.letters:
+                    self._tell(found, epoch)
+                    reach(FaultPoint.ASIDE)
+                    all_rows = self._with_letters(all_rows, aside.letters(found, self._hindered))
+                yield all_rows, below
+        finally:
+            self.rejects.forget()
 
-    def _with_letters(self, rows: DataFrame, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
-        from pyspark.sql import functions as F
+    def _refuse_floods(self, blocks: Sequence[Block]) -> None:
+        """Stop if a sink that takes its rows through the driver would use up the driver's memory."""
+        if self.output.sink.execution(is_exact=self.output.is_exact)[0] != "driver":
+            return
+        size = sum(block.bytes for block in blocks)
+        jvm: Any = self.spark.sparkContext._jvm
+        most = int(jvm.java.lang.Runtime.getRuntime().maxMemory()) // DRIVER_PART
+        if size > most:
+            raise Failed(
+                f"{size} bytes of dead letters are more than the driver can take at once, which is {most}:"
+                f" a {type(self.output.sink).__name__} gets all rows through the driver",
+                where=self.output.where,
+                fix="write dead letters to a KafkaSink, a PostgresSink or a FileSink; or plan the epoch again with"
+                " fewer rows (lockgate checkpoints rollback --uncommitted, then lockgate run --rows-per-epoch N), or"
+                " give Spark's driver more memory. The current epoch is not written, nothing is lost",
+            )
 
-        if not letters:
-            return rows
+    def _tell(self, found: Found, epoch: int) -> None:
+        first = next(group for group in found.groups if not group.is_retried)
         log.warning(
             "job %s: %d events became dead letters, e.g. %s",
             self.job,
-            len(letters),
-            escape(letters[0]["reason"]),
-            extra={"epoch": letters[0]["epoch"], "step": letters[0]["step"]},
+            found.letters,
+            escape(first.reason),
+            extra={"epoch": epoch, "step": first.step},
         )
-        made = self.output.sink.prepare(as_frame(self.spark, letters))
+
+    def _with_letters(self, rows: DataFrame, letters: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        made = self._fitting(letters)
         row = F.struct(*(F.col(f"`{name}`") for name in made.columns))
         given = {TAG: F.lit(self.output.tag), self.output.struct: row}
         if PLACE in rows.columns:
@@ -96,50 +142,62 @@ class LetterBox:
         columns = [given.get(name, F.lit(None)).cast(rows.schema[name].dataType).alias(name) for name in rows.columns]
         return rows.union(made.select(*columns))
 
-    def _letter(self, rejection: Rejection, epoch: int, life: str) -> dict[str, Any]:
-        place = rejection.position or {}
-        original = rejection.original or {}
-        identity = json.dumps([self.job, life, epoch, *rejection.place])
-        headers = original.get("headers")
-        return {
-            "id": hashlib.sha256(identity.encode()).hexdigest()[:16],
-            "job": self.job,
-            "life": life,
-            "epoch": epoch,
-            "step": rejection.step,
-            "reason": _without_nul(rejection.reason),
-            "attempts": rejection.attempts,
-            "hindered": self._hindered(rejection),
-            "source": place.get("source"),
-            "part": place.get("part"),
-            "at": place.get("at"),
-            "child": ".".join(map(str, place.get("child") or ())) or None,
-            "shown": _without_nul(rejection.shown),
-            "key": original.get("key"),
-            "value": original.get("value"),
-            "headers": json.dumps(headers) if headers else None,
-            "timestamp": original.get("timestamp"),
-        }
+    def _fitting(self, letters: DataFrame) -> DataFrame:
+        """The dead letters in a form that their sink accepts: those that it would refuse lose the original event."""
+        from pyspark.sql import functions as F
 
-    def _hindered(self, rejection: Rejection) -> str | None:
-        """Who has the event already; as the job is now, because it may be another one when the letter is sent back."""
-        place = rejection.position
-        if place is None:
-            return None
-        found = find_hindrances(
-            self.graph, step=rejection.step, source=place["source"], is_child=bool(place.get("child"))
+        sink = self.output.sink
+        made = sink.prepare(letters)
+        if self._refusal is None:  # ask once: the sink may have to ask its system
+            self._refusal = (sink.refusal(made, within=None, where=self.output.where),)
+        (refusal,) = self._refusal
+        if refusal is None:
+            return made
+
+        def measured(name: str) -> Column:
+            told = F.concat(
+                F.lit(f"; its {name} has "),
+                F.octet_length(name).cast("string"),
+                F.lit(" bytes, SHA-256 "),
+                F.sha2(name, 256),
+            )
+            return F.coalesce(told, F.lit(""))
+
+        is_refused = F.col(_REFUSED).isNotNull()
+        why = F.concat(
+            F.substring("reason", 1, 1_000),
+            F.lit("; the event itself is not in this dead letter: "),
+            F.col(_REFUSED),
+            measured("key"),
+            measured("value"),
         )
+        changed = {"reason": F.when(is_refused, why).otherwise(F.col("reason"))}
+        changed |= {name: F.when(~is_refused, F.col(name)) for name in _NOT_WHOLE}
+        # First make the refusal a column, so that it is computed once, and before its columns are gone.
+        tried = made.withColumn(_REFUSED, refusal)
+        return sink.prepare(tried.select(*(changed.get(name, F.col(name)).alias(name) for name in letters.columns)))
+
+    @property
+    def _retried_below(self) -> int:
+        """An event that was tried less often than this is retried."""
+        return 0 if self.acker is None else self.acker.max_attempts
+
+    def _hindered(self, group: Group) -> str | None:
+        """The outputs and states that have the events already, in the job as it is now. A later version may differ."""
+        if group.source is None:
+            return None
+        found = find_hindrances(self.graph, step=group.step, source=group.source, is_child=group.is_child)
         return "; ".join(found) or None
 
-    def _count(self, epoch: tuple[str, int], rejected: Sequence[Rejection], events: int) -> None:
-        """Add what an epoch brought, and stop the job where it is too much; an epoch that is repeated counts once."""
+    def _count(self, epoch: tuple[str, int], found: Found, events: int) -> None:
+        """Add the dead letters of an epoch, once for all repeats, and stop the job if there are too many."""
         if epoch != self._counted:
             self._counted = epoch
-            self.total += len(rejected)
-            self.by_reason = add_reasons(self.by_reason, [(one.step, one.reason) for one in rejected])
+            self.total += found.letters
+            self.by_reason = add_reasons(self.by_reason, found.kinds)
             self._events += events
         limit = self.letters.stop_after
-        if limit is None or not rejected:
+        if limit is None or not found.letters:
             return
         is_share = isinstance(limit, float)
         if is_share and (self._events < EVENTS_MIN or self.total <= limit * self._events):
@@ -150,43 +208,25 @@ class LetterBox:
         raise TooManyLetters(
             f"{told} of job {self.job!r} became dead letters since it was started, more than stop_after={limit}",
             where=self.where,
-            fix="see why in the letters that are out (lockgate dead-letters list), mend the step or the events, and run"
-            " the job again: the epoch in hand is not written, nothing is lost",
+            fix="see why in the committed dead letters (lockgate dead-letters list), fix the step or the events, and"
+            " run the job again: the current epoch is not written, nothing is lost",
         )
 
 
 def _place_of_letter() -> Column:
-    """Where the event of a letter was, out of the columns of the letter."""
+    """The place of a dead letter's event in its source, from the columns of the dead letter."""
     from pyspark.sql import functions as F
 
     child = F.filter(F.split(F.coalesce("child", F.lit("")), r"\."), lambda one: one != "")
     return F.struct("source", "part", "at", child.alias("child"))
 
 
-def _without_nul(text: str) -> str:
-    """Text that every sink takes: PostgreSQL has no NUL in text, and a letter that its sink refuses stops the job."""
-    return text.replace("\0", "\\0")
-
-
 def observed(spark: SparkSession, query: RunningQuery) -> dict[str, Any]:
-    """What was observed on the way of the rows of the epoch that is being written, by name."""
+    """The observations of the epoch that is being written, by name."""
     session = spark._jsparkSession
     return as_plain(session.streams().get(query.id).streamingQuery().lastExecution().observedMetrics(), spark)
 
 
 def told_of(observed: Mapping[str, Any]) -> dict[str, Any]:
-    """What rows tell of themselves; others are counts of rows for metrics."""
+    """The observations about dead letters; the other ones are counts of rows for metrics."""
     return {name: row["told"] for name, row in observed.items() if "told" in row}
-
-
-def as_frame(spark: SparkSession, letters: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Letters as rows, out of a literal: Spark's own way from Python would change which session is the active one."""
-    from pyspark.sql import functions as F
-
-    text = base64.b64encode(json.dumps(list(letters)).encode()).decode()
-    parsed = F.from_json(F.unbase64(F.lit(text)).cast("string"), f"ARRAY<STRUCT<{_fields()}>>", {"mode": "FAILFAST"})
-    return spark.range(0, 1, 1, numPartitions=1).select(F.inline(parsed))
-
-
-def _fields() -> str:
-    return ", ".join(f"{column.name}: {column.type}" for column in parse_ddl(LETTER, "dead letters").columns)

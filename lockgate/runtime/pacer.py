@@ -1,7 +1,7 @@
-"""Sets what the next epochs of a running query take, by how long the last ones took (pace.py).
+"""Set the size of the next epochs of a running query, from the time of the last ones (pace.py).
 
-It looks in the thread that writes an epoch, when its rows are out: the newest report is that of the epoch before, and
-the next epoch is not planned yet. It is done for speed alone, so what goes wrong here is told once and ends nothing.
+It runs in the thread that writes an epoch, after its rows are written: the newest report is that of the epoch before,
+and the next epoch is not planned yet. It only improves speed. So an error here is logged once, and stops nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from lockgate.runtime.checkpoints import query_of_epoch
+from lockgate.checkpoints.checkpoint import query_of_epoch
 from lockgate.runtime.pace import Pace, Took
 from lockgate.runtime.progress import count_events, count_lag, is_epoch
 from lockgate.runtime.scans import Scans, count_once, scans_of
@@ -23,32 +23,32 @@ log = logging.getLogger(__name__)
 
 
 class Pacer:
-    """Keeps the epochs of a job near their time, over all starts of its query in this driver."""
+    """Keeps the epochs of a job near their declared length, over all starts of its query in this driver."""
 
     def __init__(self, spark: SparkSession, pace: Pace, *, job: str) -> None:
         self._spark, self._pace, self._job = spark, pace, job
         self._run: str | None = None
         self._limits: Limits | None = None
-        self._epoch = -1  # the newest one that was looked at
+        self._epoch = -1  # the newest epoch that was measured
         self._scans: list[Scans] = []
         self._has_failed = False
 
     @property
     def rows(self) -> int:
-        """The most rows that the next epoch takes of a source."""
+        """The most rows that the next epoch takes from a source."""
         return self._pace.rows
 
     def look(self) -> None:
-        """Take what Spark has reported last, and set the limits."""
+        """Take Spark's last report, and set the limits."""
         if self._has_failed:
             return
         try:
             self._look()
-        except Exception as error:  # noqa: BLE001 - an epoch that is out must not fail for this
+        except Exception as error:  # noqa: BLE001 - an epoch that is written must not fail for this
             self._has_failed = True
             log.warning(
                 "job %s: epochs take %d rows of each source from now on, because their limits cannot be set (%s); "
-                "--rows-per-epoch says how many",
+                "--rows-per-epoch sets another number",
                 self._job,
                 self._pace.rows,
                 str(error).splitlines()[0],

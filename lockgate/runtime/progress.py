@@ -1,4 +1,4 @@
-"""What a running query tells about itself, in one line: events per second, lag, watermark, epoch."""
+"""The progress of a running query, in one line: events per second, lag, watermark, epoch."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ class Progress:
     epoch: int
     events_total: int
     events_per_second: float
-    lag: int | None  # records that wait in the sources, None where they cannot be counted
+    lag: int | None  # records that wait in the sources; None if they cannot be counted
     watermark: str | None
     epoch_ms: int
     letters_total: int = 0  # events of this run that became dead letters
-    waiting: int = 0  # events that failed and will be tried again
-    processed: Mapping[str, int] = field(default_factory=dict)  # how many events of this run were processed how often
+    waiting: int = 0  # events that failed and will be retried
+    processed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # the number of events of this run, by how often they were processed
     delivered: Mapping[str, int] = field(default_factory=dict)
-    late_total: int = 0  # rows dropped for being late; native windows are counted by key and window, as Spark does
-    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as `Tally.report` tells it
+    late_total: int = 0  # late rows that were dropped; Spark counts those of native windows by key and window
+    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as in `Tally.report`
 
     def line(self) -> str:
-        """The progress as one line for people."""
+        """The progress as one line for users."""
         parts = [
             f"epoch {self.epoch}",
             f"{self.events_per_second:,.0f} events/s",
@@ -50,32 +52,32 @@ class Progress:
 
 
 def _end_to_end(told: Mapping[str, Any]) -> str:
-    """How long the events of a fan-out took from their arrival to their results, where the source knows the first."""
+    """The time of a fan-out's events from their arrival to their results, if the source knows the arrival."""
     age = told["end_to_end_ms_p99"]
     return "-" if age is None else f"p99 {age:,.0f} ms"
 
 
 @dataclass
 class Watcher:
-    """Adds up the reports of a query, each one once."""
+    """Adds up the reports of a query, each of them once."""
 
     events_total: int = 0
-    steps: Sequence[str] = ()  # those with state, in the order in which Spark reports them
+    steps: Sequence[str] = ()  # the steps with state, in the order in which Spark reports them
     late_total: int = 0
-    is_silent: bool = False  # was the last one about an epoch without news?
+    is_silent: bool = False  # was the last report about an epoch without news?
     _last: tuple[str, int, bool] | None = None
-    upcoming: int = 0  # the epoch that the next report is about, unless one was missed
+    upcoming: int = 0  # the epoch of the next report, if none is missed
 
     def has_missed(self, report: Mapping[str, Any]) -> bool:
-        """Were there epochs between the last report that was taken and this one? Short ones end between two looks."""
+        """Were there epochs between the last report and this one? Short epochs end between two looks."""
         return bool(report["batchId"] > self.upcoming)
 
     def begin_anew(self) -> None:
-        """Go on with a query whose checkpoint is fresh: its epochs are numbered from 0."""
+        """Continue with a query that has a new checkpoint: its epochs begin at 0."""
         self.upcoming = 0
 
     def take(self, report: Mapping[str, Any] | None) -> Progress | None:
-        """The progress that a new report of Spark's means; None where it is an old one."""
+        """The progress from a new report; None if the report is an old one."""
         if report is None or (self._last is not None and _place(report) <= self._last):
             return None
         self._last = _place(report)
@@ -97,40 +99,40 @@ class Watcher:
 
 
 def _place(report: Mapping[str, Any]) -> tuple[str, int, bool]:
-    """Where a report stands among the others: Spark's times are ISO-8601 in UTC, so their text is in order.
+    """The order of reports: Spark's times are ISO-8601 in UTC, so their text is in order.
 
-    Two may have the same time. Then what an epoch reports is newer than what was reported before it had data.
+    Two reports may have one time. Then the report of an epoch is newer than a report from before it had data.
     """
     return report["timestamp"], report["batchId"], is_epoch(report)
 
 
 def behind_job(report: Mapping[str, Any], now: datetime) -> timedelta:
-    """How far the machine's clock, at `now`, is behind the job's time, which never goes back (spark/clock.py)."""
+    """How far the machine's clock, at `now`, is behind the job's time, which never goes backwards (spark/clock.py)."""
     return max(datetime.fromisoformat(report["timestamp"]) - now, timedelta(0))
 
 
 def is_epoch(report: Mapping[str, Any]) -> bool:
-    """Is it about an epoch that ran? Others say that there was nothing to run the next one for."""
+    """Is the report about an epoch that ran? Other reports say that there was no reason to run one."""
     return "durationMs" not in report or "addBatch" in report["durationMs"]
 
 
 def is_beat(source: Mapping[str, Any]) -> bool:
-    """Is it the source of beats, which carries no events?"""
+    """Is this the source of beats, which has no events?"""
     offset = parse_offset(source.get("endOffset"))
     return isinstance(offset, dict) and UNTIL_MS in offset
 
 
 def has_news(report: Mapping[str, Any]) -> bool:
-    """Did an input move on? A transaction's marker is no event, but events may follow it."""
+    """Did an input advance? The marker of a transaction is not an event, but events may follow it."""
     inputs = [source for source in report["sources"] if not is_beat(source)]
     return any(source["numInputRows"] or source.get("startOffset") != source.get("endOffset") for source in inputs)
 
 
 def count_late(report: Mapping[str, Any], steps: Sequence[str] = ()) -> int:
-    """How many rows the steps with state have dropped, because they came behind the watermark.
+    """How many rows the steps with state dropped, because the rows came after the watermark.
 
-    A step that several passes compute drops the same rows in each of them, and they count once. Spark may keep rows
-    from a pass whose conditions they would not meet, so what counts is the pass that got most.
+    If several passes compute a step, each of them drops the same rows. They count once. Spark may remove rows before a
+    pass if they do not meet its conditions, so the pass with the most rows counts.
     """
     operators = report.get("stateOperators") or [] if is_epoch(report) else []
     late: dict[str | int, int] = {}
@@ -141,7 +143,7 @@ def count_late(report: Mapping[str, Any], steps: Sequence[str] = ()) -> int:
 
 
 def count_events(sources: list[Mapping[str, Any]]) -> int:
-    """How many events came; a source that several branches read is counted once."""
+    """How many events were read; a source that several branches read counts once."""
     events: dict[str, int] = {}
     for source in sources:
         if is_beat(source):
@@ -151,7 +153,7 @@ def count_events(sources: list[Mapping[str, Any]]) -> int:
 
 
 def count_lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many records wait, over all sources that say so, each counted once; `waiting` is that of realtime.py."""
+    """How many records wait, over all sources that report it, each source once; `waiting` comes from realtime.py."""
     once = {source.get("description"): source for source in sources if not is_beat(source)}.values()
     lags = [
         source["waiting"] if "waiting" in source else _lag(source.get("endOffset"), source.get("latestOffset"))
@@ -177,7 +179,7 @@ def _lag(end: Any, latest: Any) -> int | None:
 
 
 def parse_offset(offset: Any) -> Any:
-    """An offset as Spark tells it, as data; None where it is not JSON."""
+    """An offset of Spark's as data; None if it is not JSON."""
     if not isinstance(offset, str):
         return offset
     try:

@@ -1,16 +1,16 @@
-"""Whether a job whose process has ended is started again, and when.
+"""Decide whether a job restarts after its process has ended, and when.
 
     it was done, or was stopped           no
     a person has to decide                no: another driver took over, the ledger is lost, the plan is refused, ...
-    what it needs does not answer         yes, once it has run, or has a past; before that the address may be wrong
-    its code or its sink fails on a row   a few times, then no: it would fail for ever
-    the same failure again and again      many times, then no; a run that is to end has less patience
+    a service does not answer             yes, if the job has run, or has a history; otherwise the address may be wrong
+    its code or its sink fails on a row   a few times, then no: it would fail forever
+    the same failure again and again      many times, then no; fewer times for a run until it is caught up
     anything else                         yes
 
-What is limited is how often a job is started: while no epoch gets done, two starts are further and further apart, up to
-a minute. So one that dies at once is waited for longer and longer; one that has worked for a minute and is killed by
-somebody else is started at once, since a pause would only take from the time it has until the next kill. However good
-the reasons are, there is a limit per hour. A job that waits for a broker that is away for long stays below it.
+While no epoch gets done, the time between two starts grows, up to a minute. So a job that dies at once waits longer and
+longer. A job that ran for a minute and was killed from outside restarts at once, because a pause would only take time
+away before the next kill. In any case there is a limit of restarts per hour. A job that waits for a broker through a
+long outage stays below it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lockgate.errors import (
 
 RESTARTS_PER_HOUR = 100
 ROW_FAILURES_MAX = 3
-"""So often a job may fail on its rows without an epoch in between: what its code asks for may be there again."""
+"""How often a job may fail on its rows without an epoch in between: a service that its code uses may recover."""
 
 SAME_FAILURES_MAX = 30
 SAME_FAILURES_MAX_TO_THE_END = 3
@@ -73,17 +73,17 @@ class Ended:
     """How the process of a job ended, or how it would end if it died now."""
 
     why: str  # in a line
-    place: str | None = None  # where the next one goes on, in words; None where it never got so far as to know
-    epochs: int = 0  # how many it has done
-    final: str = ""  # why it is not to be started again
+    place: str | None = None  # where the next run continues, in words; None if it ended before it knew
+    epochs: int = 0  # how many epochs it has done
+    final: str = ""  # why there is no restart
     is_of_a_row: bool = False
-    is_passing: bool = False  # is it the nature of such a failure to pass?
-    is_refused: bool = False  # did nothing run at all?
-    has_past: bool = False  # has the job got through an epoch before, whoever looked after it then?
+    is_passing: bool = False  # do such failures usually pass?
+    is_refused: bool = False  # did it end before anything ran?
+    has_past: bool = False  # has the job done an epoch before, under any supervisor?
 
     @classmethod
     def by(cls, error: LockgateError, before: Ended) -> Ended:
-        """The end that an error is, of one that would have ended so before it."""
+        """The end with this error; `before` is how it would have ended before the error."""
         is_away = isinstance(error, Unreachable | BadMachine)
         is_final = isinstance(error, _FOR_A_PERSON) or (isinstance(error, Refused) and not is_away)
         return cls(
@@ -100,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Why it is not started again."""
+    """Why the job does not restart."""
 
     why: str
 
@@ -113,7 +113,7 @@ class Restarts:
     same_failures_max: int = SAME_FAILURES_MAX
     rng: random.Random = field(default_factory=random.Random)
     count: int = 0
-    place: str | None = None  # where it goes on, as the last one knew that told it
+    place: str | None = None  # where it continues, from the last process that knew it
     _at: deque[float] = field(default_factory=deque)
     _in_a_row: int = 0  # without an epoch in between
     _of_rows: int = 0  # failures on rows, without an epoch in between
@@ -122,15 +122,15 @@ class Restarts:
 
     @property
     def has_run(self) -> bool:
-        """Did it ever get so far as to know where it goes on?"""
+        """Has a process of the job ever known where it continues?"""
         return self.place is not None
 
     def after(self, ended: Ended, now: float, *, lived: float = 0.0) -> float | GiveUp:
-        """How many seconds to wait before the next start, or why there is none; `lived` is for how long it ran."""
+        """How many seconds to wait before the next start, or why there is none; `lived` is how long the process ran."""
         self.place = ended.place if ended.place is not None else self.place
         if ended.final:
             return GiveUp(ended.final)
-        # After a power cut a broker may come back later than this machine: the address was right before.
+        # After a power cut a broker may start later than this machine: the address was right before.
         is_waited_for = self.has_run or (ended.has_past and ended.is_passing)
         if ended.is_refused and not is_waited_for:
             return GiveUp(PERSON)
@@ -140,16 +140,16 @@ class Restarts:
         self._of_rows = ended.is_of_a_row + (0 if ended.epochs else self._of_rows)
         self._same = 0 if ended.is_passing else 1 + (self._same if is_same else 0)
         if self._of_rows >= ROW_FAILURES_MAX:
-            return GiveUp(f"it has failed on its events {self._of_rows} times in a row")
+            return GiveUp(f"it failed on its events {self._of_rows} times in a row")
         if self._same >= self.same_failures_max:
-            return GiveUp(f"it has failed in the same way {self._same} times in a row")
+            return GiveUp(f"it failed in the same way {self._same} times in a row")
         while self._at and now - self._at[0] >= _HOUR:
             self._at.popleft()
         if len(self._at) >= self.per_hour:
-            return GiveUp(f"it was started again {len(self._at)} times within an hour")
+            return GiveUp(f"it restarted {len(self._at)} times within an hour")
         self._at.append(now)
         self.count += 1
         apart = min(_PAUSE_MAX_SECONDS, _PAUSE_FIRST_SECONDS * 2.0 ** min(self._in_a_row, 16))
-        # Jobs that one outage has ended do not come back all at once.
+        # Jobs that one outage ended do not all restart at once.
         chance = self.rng.uniform(0.5, 1.0)
         return max(_PAUSE_FIRST_SECONDS * chance, apart * chance - lived)

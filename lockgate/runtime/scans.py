@@ -1,11 +1,11 @@
 """Reports of a query in which every record of a source counts once.
 
-Spark adds up what all scans of a source have read. A step that takes a stream twice (late events beside their window, a
-stream joined with itself) makes two scans of it, and the same records count twice. Spark runs all scans of a query: a
-session of ours keeps branches that no event enters, such as `where("false")` (spark/session.py). Only `limit(0)` inside
-a transform removes a scan, and then fewer records are counted than there are.
+Spark adds up the records of all scans of a source. A step that reads a stream twice (late events beside their window,
+a stream joined with itself) scans it twice, and the same records count twice. Spark runs all scans of a query: our
+sessions keep branches that no event enters, such as `where("false")` (spark/session.py). Only `limit(0)` inside a
+transform removes a scan. Then the count is too low.
 
-Topics of one name in two clusters look alike in Spark's reports, so their servers are added.
+Topics with one name in two clusters look the same in Spark's reports, so this module adds their servers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SOURCE_OF = {"StreamingExecutionRelation": "source", "StreamingDataSourceV2Scan
 
 @dataclass(frozen=True)
 class Scans:
-    """How often a query scans a source in an epoch, and at which servers, if it is Kafka."""
+    """How often a query scans a source in an epoch, and the servers of a Kafka source."""
 
     times: int
     servers: str | None = None
@@ -32,14 +32,14 @@ def scans_of(query: Any) -> list[Scans]:
     """The scans of each source, in the order of a query's reports.
 
     Args:
-        query: Spark's own object of the query, as Java sees it.
+        query: the query's object in the JVM.
     """
     leaves = query.streamingQuery().logicalPlan().collectLeaves()
     found: dict[int, Scans] = {}
     for leaf in map(leaves.apply, range(leaves.size())):
         accessor = _SOURCE_OF.get(str(leaf.getClass().getSimpleName()))
         if accessor is not None:
-            number = getattr(leaf, accessor)().hashCode()  # no source says that it equals another one
+            number = getattr(leaf, accessor)().hashCode()  # a source equals no other source
             servers = leaf.relation().options().get("kafka.bootstrap.servers") if accessor == "stream" else None
             before = found.get(number, Scans(0, servers))
             found[number] = replace(before, times=before.times + 1)
@@ -47,9 +47,9 @@ def scans_of(query: Any) -> list[Scans]:
 
 
 def source_logs(frame: DataFrame) -> list[tuple[int, str | None]]:
-    """The number of the log that Spark keeps for each source, and its path if it reads files, in the order of offsets.
+    """The number of each source's log, and the path of a source of files, in the order of offsets.
 
-    Each scan of a source has a line in the offsets. Scans of one and the same frame share a source, and its log.
+    Each scan of a source has a line in the offsets. Scans of the same frame share a source and its log.
     """
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     streaming = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
@@ -69,7 +69,7 @@ def _path_of(leaf: Any) -> str | None:
 
 
 def count_once(report: Mapping[str, Any], scans: Sequence[Scans]) -> dict[str, Any]:
-    """A report with the records of each source, however often they were scanned.
+    """A report that counts the records of each source once, however often Spark scanned them.
 
     >>> report = {"sources": [{"description": "a", "numInputRows": 1200}, {"description": "b", "numInputRows": 7}]}
     >>> for source in count_once(report, [Scans(2), Scans(1, "host:9092")])["sources"]:

@@ -1,16 +1,15 @@
-"""The snapshots of a table in a checkpoint, and which epoch saw which.
+"""The snapshots of a table in a checkpoint, and which epoch used which.
 
     tables/<name>/<digest>.parquet    a snapshot, immutable
-    tables/<name>/epochs/<number>     from this epoch on, that snapshot
+    tables/<name>/epochs/<number>     a note: this epoch and later ones use that snapshot
 
-An epoch sees what the newest note at or before it says. Notes are put in place once and never changed, and this decides
-what an epoch sees:
+An epoch uses the snapshot of the newest note at or before its number. A note is written once and never changed:
 
-    an epoch that nobody has planned before   may see a newer snapshot; the note comes before its first row
-    an epoch that is repeated                 sees what it saw: its own note, or else the one before it, which is then
-                                              noted, so that a driver believed dead cannot put another one there
+    a new epoch            may use a newer snapshot; the note is written before its first row
+    a repeated epoch       uses the same snapshot again: that of its own note, or of the note before. In the second
+                           case it writes its own note, so that a driver believed dead cannot write another one
 
-No clock has a say. A snapshot is removed when the checkpoint has no epoch left that saw it.
+The clock decides nothing. A snapshot is removed when no epoch in the checkpoint uses it.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from lockgate.connectors.files.system import ASIDE, System
 from lockgate.errors import Failed
-from lockgate.files.system import ASIDE, System
 
 _DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A table as it was read once: Parquet, and the name that its bytes give it."""
+    """A table as one read found it: Parquet, and a name derived from its bytes."""
 
     digest: str
     content: bytes
 
 
 def take_snapshot(content: bytes) -> Snapshot:
-    """The snapshot that these bytes are; the same bytes are the same snapshot."""
+    """A snapshot from bytes; the same bytes are the same snapshot."""
     return Snapshot(digest=hashlib.sha256(content).hexdigest()[:_DIGITS], content=content)
 
 
@@ -46,7 +45,7 @@ class SnapshotLog:
         self._where = where
 
     def choose(self, epoch: int, newest: Snapshot, *, is_repeat: bool) -> Snapshot:
-        """What the epoch sees, noted where it has to be."""
+        """Choose the snapshot that the epoch uses, and write the note if it needs one."""
         known = [number for number in self.noted() if number <= epoch]
         before = self._note(known[-1]) if known else None
         if known and known[-1] == epoch:
@@ -55,17 +54,17 @@ class SnapshotLog:
         if wanted == before and not is_repeat:
             return newest
         if wanted == newest.digest:
-            self._system.publish(self._file(wanted), newest.content)  # there already: the same bytes
+            self._system.publish(self._file(wanted), newest.content)  # if it exists already, it has the same bytes
         if not self._system.publish(f"{self._folder}/epochs/{epoch}", wanted.encode()):
             wanted = self._note(epoch)  # another driver was first
         return self._read(wanted, newest)
 
     def expire(self, oldest: int) -> None:
-        """Remove what no epoch from `oldest` on can see."""
+        """Remove what neither `oldest` nor a later epoch can use."""
         numbers = self.noted()
         first = max((number for number in numbers if number <= oldest), default=oldest)
         kept = {self._file(self._note(number)) for number in numbers if number >= first}
-        # Notes first, and the oldest of them first: what is left is as good as before at every moment.
+        # Notes first, the oldest of them first: at every moment the rest is still correct.
         for number in numbers:
             if number < first:
                 self._system.delete(f"{self._folder}/epochs/{number}")
@@ -75,7 +74,7 @@ class SnapshotLog:
                 self._system.delete(place)
 
     def noted(self) -> list[int]:
-        """The epochs that have a note of their own."""
+        """The epochs that have their own note."""
         return sorted(int(name) for name in self._system.names(f"{self._folder}/epochs") if name.isdecimal())
 
     def _note(self, epoch: int) -> str:
@@ -97,7 +96,7 @@ class SnapshotLog:
 
     def _gone(self, what: str) -> Failed:
         return Failed(
-            f"{what} is not in the checkpoint any more, so nobody knows what the epoch saw of the table",
+            f"{what} is not in the checkpoint any more, so it is unknown which rows of the table the epoch used",
             where=f"{self._where}, {self._system.uri(self._folder)}",
-            fix="bring the whole checkpoint back from a copy, or begin again: lockgate run --new-life",
+            fix="restore the whole checkpoint from a copy, or start from the beginning: lockgate run --new-life",
         )

@@ -1,14 +1,14 @@
-"""Which sources the offsets in a checkpoint belong to, noted in it, so that none goes on with the offsets of another.
+"""A note in the checkpoint about the sources of its offsets, so that no source continues with the offsets of another.
 
-Spark knows the sources of a query by their numbers alone. Two that have changed places, or one that reads another
-topic now, would go on from places that mean nothing there: events would be skipped or read twice, in silence. So a
-job notes, before its first epoch, what its query reads, in the order in which Spark numbers it:
+Spark identifies the sources of a query only by number. If two sources changed places, or one reads another topic now,
+they would continue from offsets that mean nothing there: events would be silently skipped or read twice. So a job
+notes, before its first epoch, what its query reads, in the order of Spark's numbers:
 
     no epoch is committed      note what this code reads
-    else                       compare; refused, with both, where a source would go on with the offsets of another
+    otherwise                  compare; refuse, and name both, if a source would continue with offsets of another one
 
-The note is never changed afterwards. The name of a source, its schema and the addresses of its brokers may change. A
-source that two outputs read in passes of their own is read twice, and has two numbers.
+The note never changes afterwards. The name of a source, its schema and the addresses of its brokers may change. If two
+outputs read a source in separate passes, it is read twice and has two numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.tree import open_tree
 from lockgate.dataflow.endpoints import Source
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Refused
 from lockgate.planner.passes import takes_from
 from lockgate.planner.plan import Plan
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.untrusted import as_list, as_object, take
 
 _FILE = "described/sources.json"
@@ -32,7 +32,7 @@ _FILE = "described/sources.json"
 
 @dataclass(frozen=True)
 class Listed:
-    """A source, and what its offsets are places in."""
+    """A source, and what its offsets refer to."""
 
     source: str
     reads: str
@@ -46,54 +46,54 @@ def _read_listed(noted: Any) -> list[Listed]:
 
 
 class SourceList:
-    """Those of a run."""
+    """The sources of a run."""
 
     def __init__(self, checkpoint: Checkpoint, planned: Plan, parts: Sequence[Sequence[str]]) -> None:
-        """Look at them.
+        """List the sources.
 
         Args:
-            parts: the steps of each part of the query, in the order in which Spark numbers them; the last one of each
-                is what its rows end with.
+            parts: the steps of each part of the query, in the order of Spark's numbers; the rows of a part leave its
+                last step.
         """
         self._checkpoint = checkpoint
         self._job = planned.job
         self._now = [Listed(name, source.offsets_of) for name, source in sources_in_order(planned, parts)]
 
     def check(self) -> None:
-        """Refuse a job whose sources would go on with the offsets of others."""
+        """Refuse a job if a source would continue with the offsets of another one."""
         has_begun = bool(self._checkpoint.epochs("commits"))
         noted = self._checkpoint.read_note(_FILE, _read_listed) if has_begun else None
         before = self._now if noted is None else noted
         change = told_change(before, self._now)
         if change is not None:
             raise Refused(
-                f"the offsets in the checkpoint are those of other sources: {change}",
+                f"the offsets in the checkpoint belong to other sources: {change}",
                 where=f"job {self._job.name!r}, declared at {self._job.origin}; checkpoint {self._checkpoint.root}",
-                fix="bring the sources, and the outputs that read them, back to what they were, in their old order;"
-                " what is new goes into a job of its own; or begin again with everything: lockgate run --new-life",
+                fix="restore the sources, and the outputs that read them, as they were, in their old order, and put new"
+                " ones into another job; or start from the beginning: lockgate run --new-life",
             )
 
     def keep(self) -> None:
-        """Note what is read; before the first epoch."""
+        """Note what the query reads, before the first epoch."""
         checkpoint = self._checkpoint
         if checkpoint.epochs("commits"):
             return
-        # Over what a run that committed nothing has left there.
+        # This overwrites the note of a run that committed nothing.
         noted = json.dumps([asdict(one) for one in self._now], indent=1).encode()
         open_tree(checkpoint.root, checkpoint.spark).write(_FILE, noted)
 
 
 def told_change(before: Sequence[Listed], now: Sequence[Listed]) -> str | None:
-    """What is not as it was, in words; None where every source goes on with its own offsets."""
+    """A description of the difference; None if every source continues with its own offsets."""
     was, reads = ([one.reads for one in listed] for listed in (before, now))
     if was == reads:
         return None
     if sorted(was) == sorted(reads):
-        return f"they were read in the order {_told(before)}, and are in the order {_told(now)} now"
+        return f"they were read in the order {_told(before)}, and now in the order {_told(now)}"
     if len(was) == len(reads):
         old, new = next((old, new) for old, new in zip(before, now, strict=True) if old.reads != new.reads)
-        return f"where {new} is now, {old} was"
-    return f"{_told(before)} were read, and {_told(now)} are now"
+        return f"{new} is now in the place of {old}"
+    return f"{_told(before)} were read, and now {_told(now)}"
 
 
 def _told(listed: Sequence[Listed]) -> str:
@@ -101,12 +101,12 @@ def _told(listed: Sequence[Listed]) -> str:
 
 
 def sources_in_order(planned: Plan, parts: Sequence[Sequence[str]]) -> list[tuple[str, Source]]:
-    """The sources of a query by name, in the order in which Spark numbers them; one that is read twice comes twice."""
+    """The sources of a query by name, in the order of Spark's numbers; a source that is read twice comes twice."""
     return [one for part in parts for one in _leaves(part[-1], planned)]
 
 
 def _leaves(name: str, planned: Plan) -> Iterator[tuple[str, Source]]:
-    """The sources that a step's rows come from, from left to right, which is how Spark numbers them."""
+    """The sources of a step's rows from left to right, the order of Spark's numbers."""
     node = planned.logical.node(name)
     if isinstance(node.step, Read):
         yield node.name, node.step.source

@@ -1,7 +1,7 @@
-"""State from outside: what a step of a job keeps for its keys, as of an epoch that is committed.
+"""Read the state of a step from outside: what it keeps for its keys, as of a committed epoch.
 
-A running job is not disturbed, and nothing is written. A function with state is asked by its own `get_state`; of every
-other step the aggregates, windows or partial matches are shown, and of Spark's own windows and joins their rows.
+This does not disturb a running job, and writes nothing. A function with state answers through its own `get_state`.
+Other steps show their aggregates, windows or partial matches. Spark's own windows and joins show their rows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.stateread import find_moment, read_native, read_operator
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Join, Keyed
 from lockgate.errors import Failed, Refused
@@ -20,21 +22,35 @@ from lockgate.operators.contract import Key, StepFailed
 from lockgate.operators.statejson import key_texts
 from lockgate.planner.logical import Node
 from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.run import ROWS_PER_EPOCH, default_checkpoint, uses_kafka
-from lockgate.runtime.stateread import find_moment, read_native, read_operator
+from lockgate.provision.kafkajars import kafka_jars
+from lockgate.runtime.libraries import uses_kafka
+from lockgate.runtime.options import ROWS_PER_EPOCH, default_checkpoint
 from lockgate.runtime.tables import Tables
 from lockgate.spark.compile import compile_plan
-from lockgate.spark.jars import connector_jars
 from lockgate.spark.session import SessionPlan, open_session
 
 
 def get_state(
     job: Job, step: str, *, checkpoint: str | None = None, key: Any = None, epoch: int | None = None
 ) -> dict[Key, dict[str, Any]]:
-    """What a step keeps for each key, or for one, as of the last committed epoch or an older one that is still there.
+    """Read what a step keeps for each key.
 
-    A key is a tuple of the values of its columns; one of a single column may be given as it is.
+    Args:
+        job: the job that ran.
+        step: the name of the step.
+        checkpoint: the directory of the checkpoint; default: the one of the job's name.
+        key: one key only: a tuple of the values of its columns, or the value itself if there is one column.
+        epoch: an older epoch that the checkpoint still has; default: the last committed one.
+
+    Raises:
+        Refused: there is no such step, checkpoint or epoch.
+
+    >>> clicks = stream("clicks", MemorySource([("a",), ("b",), ("a",)], value="ip STRING"))
+    >>> totals = clicks.key_by("ip").rolling(n="count(*)", name="totals")
+    >>> job = Job("clicks", totals.to("out", MemorySink()), guarantee=Guarantee.AT_LEAST_ONCE)
+    >>> done = run(job, until_caught_up=True)
+    >>> get_state(job, "totals", key="a")
+    {('a',): {'n': 2}}
     """
     wanted = None if key is None else key if isinstance(key, tuple | list) else (key,)
     return dict(iterate_state(job, step, checkpoint=checkpoint, key=wanted, epoch=epoch))
@@ -48,7 +64,7 @@ def iterate_state(
     key: Sequence[Any] | None = None,
     epoch: int | None = None,
 ) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """The same, key by key; values of a key may be text, whatever the type of its column."""
+    """Do the same as `get_state`, key by key; the values of a key may be text, whatever the type of its column."""
     planned = plan(job)
     node = _find_step(planned, step)
     keys = node.step.on if isinstance(node.step, Join) else getattr(node.step, "keys", ())
@@ -56,7 +72,7 @@ def iterate_state(
         raise Refused(
             f"a key of {len(key)} values is given, and {node.kind} {step!r} has keys of {len(keys)}",
             where=node.where,
-            fix=f"give a value for each of {', '.join(keys)}, in this order" if keys else "leave the key away",
+            fix=f"give a value for each of {', '.join(keys)}, in this order" if keys else "omit the key",
         )
     if job.guarantee is Guarantee.AT_MOST_ONCE:
         raise Refused(
@@ -67,7 +83,7 @@ def iterate_state(
     place = Checkpoint(root=checkpoint or str(default_checkpoint(job.name)))
     if place.local is not None:
         place = Checkpoint(root=str(place.local.resolve()))
-        find_moment(place, epoch)  # refused before Spark is started, which takes seconds
+        find_moment(place, epoch)  # refuse before Spark starts, which takes seconds
     return _read(planned, node, place.root, None if key is None else key_texts(key), epoch)
 
 
@@ -82,7 +98,7 @@ def _read(
         SessionPlan(
             app=f"lockgate state {job.name}",
             master=None,
-            jars=connector_jars() if uses_kafka(planned) else (),
+            jars=kafka_jars() if uses_kafka(planned) else (),
             log_file=(Path(".lockgate") / "logs" / f"{job.name}.state.log").resolve(),
         )
     )
@@ -98,13 +114,13 @@ def _read(
             yield from read_operator(spark, checkpoint, node, described, moment=moment, key=key)
     except StepFailed as failed:
         raise Failed(
-            f"the state cannot be shown: {failed.reason}", where=node.where, fix="mend get_state of the function"
+            f"the state cannot be shown: {failed.reason}", where=node.where, fix="fix get_state of the function"
         ) from failed
     except (PySparkException, Py4JError) as error:
         raise Failed(
             f"Spark cannot read the state: {first_cause(str(error))}",
             where=f"{node.where}; checkpoint {place}",
-            fix=f"see what is wrong with it: lockgate checkpoints verify --checkpoint {place}",
+            fix=f"find out what is wrong: lockgate checkpoints verify --checkpoint {place}",
         ) from error
 
 

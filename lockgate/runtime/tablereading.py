@@ -1,8 +1,8 @@
-"""Read a small table whole, as one snapshot: the declared columns, exactly, or an error that says what is wrong.
+"""Read all of a small table as one snapshot: exactly the declared columns, or an error that says what is wrong.
 
-Files are read by Spark, on any file system that it reaches; a table in PostgreSQL by one statement, which sees one
-state of it. A value that does not fit its declared type is refused and never bent. Every worker will hold all of it,
-so its size has a limit.
+Spark reads files, on any file system that it reaches. One statement reads a table in PostgreSQL, so it sees one state.
+A value that does not fit its declared type is refused and never changed. Every worker holds the whole table, so its
+size has a limit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.table import FileTable, PostgresTable, ReadTable, TableRows
+from lockgate.connectors.postgres.connect import connect, told
+from lockgate.connectors.postgres.tables import TableColumn, find_table, parse_name
+from lockgate.dataflow.locations import Files, ServerTable
+from lockgate.dataflow.table import ReadTable, TableRows
 from lockgate.errors import Failed, InvariantBroken, LockgateError, Refused
 from lockgate.failures import first_cause
-from lockgate.postgres.connect import connect, told
-from lockgate.postgres.tables import TableColumn, find_table, parse_name
 from lockgate.runtime.snapshots import Snapshot, take_snapshot
 from lockgate.spark.tables import schema_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 1_000_000
 BYTES_MAX = 128 * 1024 * 1024
-"""The most that a table may be; every worker process holds it once, and an index of its keys."""
+"""The largest size of a table. Every worker process holds it once, with an index of its keys."""
 
 _PATIENCE = timedelta(seconds=5)
 _TEXTS = ("string", "char", "varchar")
@@ -43,49 +44,49 @@ def read_snapshot(step: ReadTable, spark: SparkSession, where: str) -> Snapshot:
 
 
 def _read(rows: TableRows, spark: SparkSession, where: str) -> pa.Table:
-    schema = schema_of(rows)
-    if isinstance(rows, FileTable):
-        return _fitted(_read_files(rows, schema, spark, where), schema, where)
-    if isinstance(rows, PostgresTable):
-        return _fitted(_read_postgres(rows, schema, where), schema, where)
-    raise InvariantBroken(f"nobody can read a {type(rows).__name__}", where=where, fix="report this")
+    schema, location = schema_of(rows), rows.location
+    if isinstance(location, Files):
+        return _fitted(_read_files(location, rows.schema, schema, spark, where), schema, where)
+    if isinstance(location, ServerTable):
+        return _fitted(_read_postgres(location, schema, where), schema, where)
+    raise InvariantBroken(f"no code reads a {type(rows).__name__}", where=where, fix="report this")
 
 
-def _read_files(rows: FileTable, schema: StructType, spark: SparkSession, where: str) -> pa.Table:
+def _read_files(files: Files, ddl: str, schema: StructType, spark: SparkSession, where: str) -> pa.Table:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        frame = _frame(rows, schema, spark, where)
+        frame = _frame(files, schema, spark, where)
         return frame.limit(ROWS_MAX + 1).toArrow()
     except (PySparkException, Py4JError) as error:
         raise Failed(
-            f"{rows.path} cannot be read as {rows.format} of ({rows.schema}): {first_cause(str(error))}",
+            f"{files.path} cannot be read as {files.format} of ({ddl}): {first_cause(str(error))}",
             where=where,
             fix="correct the path, the format or the schema of the table, or the file itself",
         ) from error
 
 
-def _frame(rows: FileTable, schema: StructType, spark: SparkSession, where: str) -> DataFrame:
+def _frame(files: Files, schema: StructType, spark: SparkSession, where: str) -> DataFrame:
     options = {"mode": "FAILFAST"}
-    if rows.format == "csv":
-        # A header is compared with the schema, so that a column which moved is found and not taken for another.
-        options |= {"header": str(rows.header).lower(), "enforceSchema": "false"}
-    if rows.format == "parquet":
-        # Spark would give null for a column that the files do not have.
-        names = {name.lower() for name in spark.read.parquet(rows.path).columns}
+    if files.format == "csv":
+        # Spark compares the header with the schema, so that a column that moved is not read as another one.
+        options |= {"header": str(files.has_header).lower(), "enforceSchema": "false"}
+    if files.format == "parquet":
+        # Spark would return null for a column that the files lack.
+        names = {name.lower() for name in spark.read.parquet(files.path).columns}
         lacking = [name for name in schema.names if name.lower() not in names]
         if lacking:
-            raise _lacks(lacking, f"the file {rows.path}", where)
-    return spark.read.format(rows.format).schema(schema).options(**options).load(rows.path)
+            raise _lacks(lacking, f"the file {files.path}", where)
+    return spark.read.format(files.format).schema(schema).options(**options).load(files.path)
 
 
-def _read_postgres(rows: PostgresTable, schema: StructType, where: str) -> list[list[Any]]:
+def _read_postgres(table: ServerTable, schema: StructType, where: str) -> list[list[Any]]:
     """The columns, as lists of values."""
     from psycopg.sql import SQL, Identifier, Literal
 
-    name = parse_name(rows.table, where)
-    with connect(rows.dsn, where=where, name="lockgate table", patience=_PATIENCE) as connection, told(where=where):
+    name = parse_name(table.table, where)
+    with connect(table.dsn, where=where, name="lockgate table", patience=_PATIENCE) as connection, told(where=where):
         found = find_table(connection, name, rights=("SELECT",))
         if found is None:
             raise Refused(
@@ -127,27 +128,27 @@ def _fitted(columns: pa.Table | Sequence[Sequence[Any]], schema: StructType, whe
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise _misfit(f"does not fit {field.type}: {str(error).splitlines()[0]}", field.name, where) from error
         if made.null_count and not field.nullable:
-            raise _misfit("is declared NOT NULL, and there are nulls in it", field.name, where)
+            raise _misfit("is declared NOT NULL, and has nulls", field.name, where)
         arrays.append(made)
     rows = pa.table(arrays, names=wanted.names)
     if len(rows) > ROWS_MAX or rows.nbytes > BYTES_MAX:
         size = f"more than {ROWS_MAX:,} rows" if len(rows) > ROWS_MAX else f"{rows.nbytes / 2**20:,.0f} MB"
         raise Refused(
-            f"the table is too large, {size}: every worker holds all of it, so at most {ROWS_MAX:,} rows and"
-            f" {BYTES_MAX // 2**20} MB are taken",
+            f"the table is too large, {size}: every worker holds all of it, so the limit is {ROWS_MAX:,} rows and"
+            f" {BYTES_MAX // 2**20} MB",
             where=where,
-            fix="leave columns out of its schema, name a smaller file or a view; or make a stream of it and join that"
+            fix="remove columns from its schema, name a smaller file or a view; or read it as a stream and join that"
             " within= a time",
         )
     return rows
 
 
 def _refuse_bent(values: Iterable[Any], field: pa.Field, where: str) -> None:
-    """Refuse what Arrow would cut off in silence: the fraction of a number, the time of a day."""
+    """Refuse values that Arrow would silently cut: the fraction of a number, the time of a day."""
     from pyarrow import ChunkedArray, types
 
     kind = int if types.is_integer(field.type) else date if types.is_date(field.type) else None
-    if kind is not None and not isinstance(values, ChunkedArray):  # Spark gives what was asked for
+    if kind is not None and not isinstance(values, ChunkedArray):  # Spark returns the declared type
         wrong = next((value for value in values if value is not None and type(value) is not kind), None)
         if wrong is not None:
             raise _misfit(f"does not fit {field.type}: {wrong!r}", field.name, where)

@@ -1,12 +1,12 @@
-"""The tables of a run: read at its start and every now and then, and one snapshot of each for every epoch.
+"""The tables of a run: read at the start and at every refresh, with one snapshot of each for every epoch.
 
     at the start      a table that cannot be read stops the run
-    every `refresh`   it is read again, in a thread of its own; where that fails the old snapshot stays, somebody is
-                      told, and it is tried again soon
-    every epoch       before its first row: which snapshot do its rows meet? (snapshots.py) The answer travels with the
-                      tasks, and workers that do not hold that snapshot yet fetch it from the driver
+    every `refresh`   a separate thread reads the table again; if that fails, the old snapshot stays, a warning is
+                      logged, and the thread retries soon
+    every epoch       before its first row the run chooses the snapshot that its rows use (snapshots.py). The choice
+                      travels with the tasks; workers that lack that snapshot fetch it from the driver
 
-What is read lies ready in memory; it gets into the checkpoint, and to the rows, with the next epoch that is new.
+A new snapshot waits in memory. The next new epoch stores it in the checkpoint and uses it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files.system import System, is_known, open_system
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import EpochFailed, LockgateError, Refused
 from lockgate.escaping import escape
-from lockgate.files.system import System, is_known, open_system
 from lockgate.planner.logical import Node
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.snapshots import Snapshot, SnapshotLog
 from lockgate.runtime.tablereading import read_snapshot
 from lockgate.serving.door import Address
@@ -41,7 +41,7 @@ _END_SECONDS = 10.0
 
 
 class Refresher:
-    """Reads one table again and again; `newest` is what was read last."""
+    """Reads one table again and again; `newest` is the last snapshot."""
 
     def __init__(self, name: str, read: Callable[[], Snapshot], refresh: timedelta) -> None:
         self._name = name
@@ -53,11 +53,11 @@ class Refresher:
         self._thread.start()
 
     def read_again(self) -> None:
-        """Read it now, though it is not due."""
+        """Read the table now, before it is due."""
         self.newest = self._read()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._is_over.set()
         self._thread.join(timeout=_END_SECONDS)
 
@@ -67,11 +67,11 @@ class Refresher:
             try:
                 self.newest = self._read()
                 pause = self._refresh
-            except Exception as error:  # noqa: BLE001 - whatever it is, an older table is better than none
+            except Exception as error:  # noqa: BLE001 - whatever the error, an older table is better than none
                 if self._is_over.is_set():
                     return
                 told = error.what if isinstance(error, LockgateError) else f"{type(error).__name__}: {error}"
-                log.warning("table %s could not be read again, the snapshot before stays: %s", self._name, escape(told))
+                log.warning("table %s could not be read again, the old snapshot stays: %s", self._name, escape(told))
                 pause = min(self._refresh, _TRY_AGAIN)
 
 
@@ -83,18 +83,18 @@ class Tables:
         self._spark = spark
         self._refreshers: dict[str, Refresher] = {}
         self._logs: dict[str, SnapshotLog] = {}
-        self._seen: dict[str, Snapshot] = {}  # by the last epoch
+        self._seen: dict[str, Snapshot] = {}  # what the last epoch used
         self._planned = -1
         self._checkpoint: Checkpoint | None = None
         self._door = TableDoor(self._find, **hosts_of_driver(spark.sparkContext)) if self._nodes else None
 
     @property
     def address(self) -> Address | None:
-        """Where workers ask for snapshots; None where there are no tables."""
+        """The address at which workers fetch snapshots; None if there are no tables."""
         return None if self._door is None else self._door.address
 
     def open(self, checkpoint: Checkpoint) -> None:
-        """Read every table for the first time, and let it be read again from now on."""
+        """Read every table for the first time, and start to refresh it."""
         self.keep_in(checkpoint)
         for name, node in self._nodes.items():
             step = node.step
@@ -102,19 +102,19 @@ class Tables:
             self._refreshers[name] = Refresher(name, _reader(step, self._spark, node.where), step.refresh)
 
     def keep_in(self, checkpoint: Checkpoint) -> None:
-        """Note there, from now on, which epoch sees which snapshot."""
+        """Use this checkpoint from now on for the notes about which epoch uses which snapshot."""
         self._checkpoint = checkpoint
         for name, node in self._nodes.items():
             self._logs[name] = SnapshotLog(_system(checkpoint, self._spark, node.where), name, where=node.where)
 
     def begin(self) -> None:
-        """Look, before the query is started, which epochs were planned before: these may be repeated."""
+        """Find out, before the query starts, which epochs are planned already: the query may repeat them."""
         if self._checkpoint is not None and self._nodes:
             self._planned = max(self._checkpoint.epochs("offsets"), default=-1)
             self._seen.clear()
 
     def choose(self, epoch: int) -> None:
-        """Settle which snapshots the rows of an epoch meet; called in the thread that runs it, before it runs."""
+        """Choose the snapshots for the rows of an epoch; called in the thread that runs it, before it runs."""
         if not self._nodes:
             return
         for name, refresher in self._refreshers.items():
@@ -128,19 +128,19 @@ class Tables:
                 raise EpochFailed(
                     f"the snapshot of the table could not be kept in the checkpoint: {error}",
                     where=self._nodes[name].where,
-                    fix="see that the checkpoint's disk has space and can be written to; the epoch is repeated",
+                    fix="check that the checkpoint's disk has space and is writable; the epoch is repeated",
                 ) from error
             self._expire(name)
         chosen = {name: snapshot.digest for name, snapshot in self._seen.items()}
         self._spark.sparkContext.setLocalProperty(SNAPSHOTS, json.dumps(chosen))
 
     def read_again(self) -> None:
-        """Read every table now, though it is not due."""
+        """Read every table now, before it is due."""
         for refresher in self._refreshers.values():
             refresher.read_again()
 
     def close(self) -> None:
-        """Read no more, and let no worker in."""
+        """Stop reading, and accept no more workers."""
         for refresher in self._refreshers.values():
             refresher.stop()
         if self._door is not None:
@@ -152,7 +152,7 @@ class Tables:
             epochs = self._checkpoint.epochs("offsets")
             if epochs:
                 self._logs[name].expire(epochs[0])
-        except OSError as error:  # they only take space, and are removed the next time
+        except OSError as error:  # they only take space, and the next epoch tries again
             log.warning("table %s: old snapshots could not be removed: %s", name, error)
 
     def _find(self, table: str, digest: str) -> bytes:
@@ -167,8 +167,8 @@ def _reader(step: ReadTable, spark: SparkSession, where: str) -> Callable[[], Sn
 def _system(checkpoint: Checkpoint, spark: SparkSession, where: str) -> System:
     if not is_known(checkpoint.root):
         raise Refused(
-            f"the checkpoint {checkpoint.root} lies on a store whose rename is not known to be atomic and to leave"
-            " alone what is there, so it cannot keep which epoch saw which snapshot of a table",
+            f"the checkpoint {checkpoint.root} is on a store whose rename may not be atomic, or may replace existing"
+            " files, so it cannot keep which epoch used which snapshot of a table",
             where=where,
             fix="put the checkpoint into a local directory or on hdfs://",
         )

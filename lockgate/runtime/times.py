@@ -1,12 +1,13 @@
 """How often the events of a job were processed, and delivered: 1x, 2x, ...
 
-An epoch that is repeated processes its events again, and delivers their rows again where no transaction holds them
-together. Tries of an epoch are noted in a file beside the checkpoint, so one that died with its process counts too. On
-another file system nothing is noted: there an epoch that was planned before this process counts as tried, and as
-delivered, once. An event that an acker lets back is processed once more than its epoch says.
+A repeated epoch processes its events again. It also delivers their rows again if no transaction covers them. Tries of
+an epoch are noted in a file in the checkpoint, so a try that died with its process counts, too. On another file system
+there are no notes: an epoch that was planned before this process counts as processed, and as delivered, once. An event
+that an acker returns is processed once more than its epoch.
 
-A task that Spark tries again inside of a try processes its own rows again; that is not in it, for nobody tells which
-these were. Delivered is what sinks have said to have. What a sink took before it failed, nobody knows; readers do.
+If Spark retries a task inside a try, the task processes its rows again. This is not counted, because Spark does not
+report which rows these were. Rows count as delivered when their sink confirms them. What a sink wrote before it failed
+is unknown here; only its readers see it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _EPOCHS_KEPT = 1000
 
 @dataclass
 class Tries:
-    """The tries of epochs, as the writer of epochs counts them; `place` is the folder of a checkpoint on this disk."""
+    """The tries of epochs, counted by the writer of epochs; `place` is the folder of a checkpoint on this disk."""
 
     place: Path | None = None
     planned: int = -1  # the newest epoch that was planned before this process
     _of: dict[int, tuple[int, int]] = field(default_factory=dict)  # processed and delivered, by epoch
 
     def begin(self, epoch: int) -> None:
-        """A try of an epoch begins."""
+        """Count the begin of a try."""
         if epoch not in self._of:
             self._of[epoch] = self._read(epoch)
             if len(self._of) > _EPOCHS_KEPT:
@@ -42,22 +43,22 @@ class Tries:
         self._note(epoch, processed + 1, delivered)
 
     def repeat(self, epoch: int, times: int) -> None:
-        """The rows of an epoch were computed so many times more in one go, because a commit had failed."""
+        """Count how many more times the rows of an epoch were computed within a try, because a commit failed."""
         if times > 0:
             processed, delivered = self._of[epoch]
             self._note(epoch, processed + times, delivered)
 
     def deliver(self, epoch: int, *, is_exact: bool) -> None:
-        """The sinks have the rows of an epoch; in transactions, once, however often it is told."""
+        """Count a delivery of an epoch to the sinks; in transactions it counts once, however often it is reported."""
         processed, delivered = self._of[epoch]
         self._note(epoch, processed, 1 if is_exact else delivered + 1)
 
     def of(self, epoch: int) -> tuple[int, int]:
-        """How often an epoch was processed and delivered; once each where that is not known any more."""
+        """How often an epoch was processed, and delivered; once each if that is not known any more."""
         return self._of.get(epoch, (1, 1))
 
     def forget(self) -> None:
-        """Epochs are numbered anew, with nothing kept of those before."""
+        """Forget all epochs: their numbers restart."""
         self._of.clear()
 
     def _read(self, epoch: int) -> tuple[int, int]:
@@ -67,14 +68,14 @@ class Tries:
             noted = read_object((self.place / FILE).read_bytes())
             tries = take(noted, "processed", int), take(noted, "delivered", int)
             return tries if take(noted, "epoch", int) == epoch else (0, 0)
-        except (OSError, ValueError):  # not there, or torn by a crash: it says nothing
+        except (OSError, ValueError):  # missing, or damaged by a crash: it says nothing
             return (0, 0)
 
     def _note(self, epoch: int, processed: int, delivered: int) -> None:
         self._of[epoch] = processed, delivered
         if self.place is not None and self.place.is_dir():
             noted = {"epoch": epoch, "processed": processed, "delivered": delivered}
-            with contextlib.suppress(OSError):  # an epoch does not fail because nobody could count it
+            with contextlib.suppress(OSError):  # an epoch does not fail because its tries cannot be counted
                 (self.place / FILE).write_text(json.dumps(noted))
 
 
@@ -86,7 +87,7 @@ class Times:
     delivered: Counter[int] = field(default_factory=Counter)
 
     def add(self, done: Mapping[int, int], tries: tuple[int, int]) -> None:
-        """The events that an epoch is done with, by how often each had been tried before."""
+        """Add the events of a finished epoch, by how often each had been tried before."""
         processed, delivered = tries
         for before, count in done.items():
             if count > 0:
@@ -95,7 +96,7 @@ class Times:
 
 
 def as_text(histogram: Mapping[int, int]) -> dict[str, int]:
-    """As people read it.
+    """A histogram as text for users.
 
     >>> as_text({2: 5, 1: 90})
     {'1x': 90, '2x': 5}

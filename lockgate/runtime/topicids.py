@@ -1,20 +1,20 @@
-"""The very topics that a checkpoint belongs to, noted in it by the ids that Kafka gives them.
+"""Identify the topics of a checkpoint by the ids that Kafka gives them, and note these in the checkpoint.
 
-Kafka numbers the records of every topic from 0. A topic that was deleted and created again under its old name begins
-there again, and so does the topic of that name in another cluster. A job that went on from the offsets in its
-checkpoint would skip what the new topic has before them, in silence. An output that was created again lacks what the
-job has written before. Every topic and every cluster has an id of its own, so:
+Kafka numbers the records of every topic from 0. A topic that was deleted and re-created under its old name restarts at
+0, and so does a topic of that name in another cluster. A job that continued from the offsets in its checkpoint would
+silently skip what the new topic has before them. A re-created output lacks what the job wrote before. Every topic and
+every cluster has its own id, so:
 
     before the first epoch      note the ids of all topics that the job reads or writes
-    at a later start            compare, if the checkpoint has a place in a topic; refused where a topic is another one
+    at a later start            compare, if the checkpoint has a position in a topic; refuse if it is another topic
     while running               compare again when an epoch is planned, before any of it is written; the job ends
     in real-time mode           compare every few seconds instead, because rows leave before an epoch ends; the job ends
 
-Several sources (or outputs) can use one name, in one cluster or in two. Each has a note of its own, numbered in the
-order in which Spark keeps the offsets of sources, and in the order of the outputs.
+Several sources (or outputs) can use one name, in one cluster or in two. Each has its own note, numbered in the order in
+which Spark keeps the offsets of sources, and in the order of the outputs.
 
-Not compared are topics that a column of the rows names (route=), and those at brokers that only Java's client can
-connect to, or that give topics no ids (before Kafka 2.8).
+Three kinds of topics are not compared: topics that a column of the rows names (route=), topics at brokers to which only
+Java's client can connect, and topics without ids (before Kafka 2.8).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from lockgate.checkpoints.checkpoint import Checkpoint, initial_offsets
+from lockgate.checkpoints.tree import open_tree
+from lockgate.connectors.kafka.rights import Operation
+from lockgate.connectors.kafka.settings import ClientSettings, is_java_only, read_settings
+from lockgate.connectors.kafka.topics import asked
+from lockgate.connectors.kafka.transaction import GONE_SECONDS
+from lockgate.connectors.kafka.wire import TopicShape, connect
+from lockgate.dataflow.endpoints import Sink, Source
+from lockgate.dataflow.locations import Topic
 from lockgate.errors import EpochFailed, Refused, TopicGone, Unreachable
-from lockgate.kafka.rights import Operation
-from lockgate.kafka.settings import ClientSettings, is_java_only, read_settings
-from lockgate.kafka.topics import asked
-from lockgate.kafka.transaction import GONE_SECONDS
-from lockgate.kafka.wire import TopicShape, connect
-from lockgate.runtime.checkpoints import Checkpoint, initial_offsets
-from lockgate.runtime.lifecycle.tree import open_tree
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sources.kafka import KafkaSource
 from lockgate.untrusted import as_list, as_object, as_type
 
 _FILE = "described/topics.json"
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 Ids = dict[str, str]  # by "read NAME N" or "write NAME N": "CLUSTER/TOPIC"
 Noted = dict[str, str | list[str]]
-"""Ids as a checkpoint has them. Earlier versions noted "read NAME": all ids of that name, in no order."""
+"""Ids in a checkpoint. Earlier versions noted "read NAME": all ids of that name, in no order."""
 
 
 @dataclass(frozen=True)
 class UsedTopic:
-    """A topic that a job reads or writes; `number` counts those of the same name."""
+    """A topic that a job reads or writes; `number` distinguishes those of one name."""
 
     name: str
     servers: str
@@ -63,25 +63,26 @@ class UsedTopic:
 
     @property
     def old_key(self) -> str:
-        """What earlier versions noted its ids under."""
+        """The key of its ids in notes of earlier versions."""
         return f"{'read' if self.is_read else 'write'} {self.name}"
 
     @property
     def key(self) -> str:
-        """What its id is noted under."""
+        """The key of its id in notes."""
         return f"{self.old_key} {self.number}"
 
     def noted_in(self, noted: Noted) -> list[str] | None:
-        """The ids that it may have; None if nothing is known."""
+        """The ids that it may have; None if they are unknown."""
         found = noted.get(self.key, noted.get(self.old_key))
         return [found] if isinstance(found, str) else found
 
 
-def used_topics(endpoints: Iterable[object]) -> Iterator[UsedTopic]:
+def used_topics(endpoints: Iterable[Source | Sink]) -> Iterator[UsedTopic]:
     """The topics of these sources and sinks, in their order."""
     for one in endpoints:
-        if isinstance(one, KafkaSource | KafkaSink) and one.topic is not None:
-            yield UsedTopic(one.topic, one.servers, one.client, isinstance(one, KafkaSource))
+        topic = one.location
+        if isinstance(topic, Topic) and topic.name is not None:
+            yield UsedTopic(topic.name, topic.servers, topic.client, isinstance(one, Source))
 
 
 def _numbered(used: Iterable[UsedTopic]) -> Iterator[UsedTopic]:
@@ -99,7 +100,7 @@ def _read_noted(noted: Any) -> Noted:
 
 
 class TopicIds:
-    """Those of a job."""
+    """The ids of a job's topics."""
 
     def __init__(
         self,
@@ -110,12 +111,12 @@ class TopicIds:
         accept: str,
         reset: str = "lockgate run --new-life",
     ) -> None:
-        """Look at nothing yet.
+        """Read the settings; this does not connect yet.
 
         Args:
-            used: the sources in the order of their offsets, a source that is read twice twice; the outputs in theirs.
-            accept: how the operator says that outputs may be other ones.
-            reset: how the operator begins again.
+            used: the sources in the order of their offsets, twice if they are read twice; then the outputs in order.
+            accept: how the operator accepts re-created outputs.
+            reset: how the operator resets the job.
         """
         self._checkpoint = checkpoint
         self._where = where
@@ -131,11 +132,11 @@ class TopicIds:
         self._looked_at = time.monotonic()
 
     def check(self, *, accepts_outputs: bool) -> None:
-        """Refuse to go on where a topic is not the one that it was."""
+        """Refuse to continue if a topic is not the same as before."""
         noted = self._noted()
         has_written = bool(self._checkpoint.epochs("offsets"))
         compared = [one for one in self._used if (one.is_read or has_written) and one.noted_in(noted) is not None]
-        deadline = time.monotonic() + GONE_SECONDS  # a broker that has just started may not know all of its topics yet
+        deadline = time.monotonic() + GONE_SECONDS  # a new broker may not know all of its topics yet
         now = self._look_up()
         while any(used.key not in now for used in compared) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -147,8 +148,8 @@ class TopicIds:
         self._known = now
 
     def keep(self) -> None:
-        """Note what the job uses, when all of it is there."""
-        # Outputs may be new. What was looked at before stays known: it may have been replaced since.
+        """Note the ids, when all topics exist."""
+        # Outputs may be new. Ids that are known already stay, because a topic may have been replaced since.
         self._known = {**self._look_up(), **self._known}
         noted = self._noted()
         if {**noted, **self._known} != noted:
@@ -156,7 +157,7 @@ class TopicIds:
             open_tree(self._checkpoint.root, self._checkpoint.spark).write(_FILE, content)
 
     def look(self) -> None:
-        """Fail where a topic was replaced since `keep`; nothing where it is not there at this moment."""
+        """Fail if a topic was replaced since `keep`; a topic that is missing now is no failure."""
         now = self._look_up()
         for used in self._used:
             before = used.noted_in({**self._known})
@@ -165,7 +166,7 @@ class TopicIds:
                 raise TopicGone(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
 
     def watch(self) -> None:
-        """Look, unless that was done a moment ago; brokers that do not answer are asked again later."""
+        """Look, if the last look is some seconds ago; if brokers do not answer, try again later."""
         if time.monotonic() - self._looked_at < _WATCH_SECONDS:
             return
         try:
@@ -175,7 +176,7 @@ class TopicIds:
         self._looked_at = time.monotonic()
 
     def _noted(self) -> Noted:
-        """What the checkpoint notes, if it has a place in a topic: an epoch, or a beginning behind the first record."""
+        """The noted ids, if the checkpoint has a position in a topic: an epoch, or a start after the first record."""
         has_place = self._checkpoint.epochs("offsets") or any(initial_offsets(self._checkpoint).values())
         return (self._checkpoint.read_note(_FILE, _read_noted) if has_place else None) or {}
 
@@ -197,17 +198,17 @@ class TopicIds:
     def _fix(self, used: UsedTopic) -> str:
         if used.is_read:
             return (
-                "bring the topic back as it was, with its offsets, or point the source at the cluster that it was read"
-                f" from; or begin again, with all that the new topic has: {self._reset}"
+                "restore the topic as it was, with its offsets, or point the source at the cluster that it was read"
+                f" from; or start from the beginning, with all that the new topic has: {self._reset}"
             )
         return (
-            f"what was written to it before is not in it: go on behind that with {self._accept}, or write everything"
+            f"it lacks what the job wrote to it before: continue after that with {self._accept}, or write everything"
             f" again: {self._reset}"
         )
 
 
 def tell_change(topic: str, before: Sequence[str] | None, now: str | None) -> str | None:
-    """Say what has changed; None if nothing has, or if the earlier ids are unknown.
+    """Describe the change; None if nothing changed, or if the earlier ids are unknown.
 
     >>> tell_change("t", ["c/1"], "c/2")
     "topic 't' was deleted and created again since the job used it"

@@ -1,4 +1,4 @@
-"""write_stream: the door for plain PySpark programs, whose last three lines change and nothing else.
+"""write_stream: for plain PySpark programs, in which only the last three lines change.
 
     query = (
         write_stream(frame, to=KafkaSink(topic="out", servers=servers), name="orders", checkpoint="/data/orders")
@@ -7,8 +7,8 @@
     )
 
 It returns Spark's own DataStreamWriter. A frame with the columns of Spark's Kafka sink (value, and key, topic,
-partition, headers) is written as it is, any other one as JSON. The commit protocol is the one of a Job; what a Job has
-beside it (a plan, a supervisor) stays with the program: a query that ends with an error is started again by it.
+partition, headers) is written as it is, any other one as JSON. The commit protocol is the same as for a Job. The
+program itself replaces the other parts of a Job (a plan, a supervisor): it restarts a query that ends with an error.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from lockgate.checkpoints.checkpoint import Checkpoint, RunningQuery, running_query
+from lockgate.checkpoints.holding import Hold, hold
+from lockgate.checkpoints.marker import mark_if_missing
+from lockgate.checkpoints.tree import open_tree
+from lockgate.connectors.kafka.epoch import EpochRows, KafkaEpochs, RecordColumns
+from lockgate.connectors.kafka.settings import about_connecting, read_settings
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
+from lockgate.connectors.kafka.wire import hosts_of
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.job import is_job_name
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, BadMachine, RecordsGone, Refused
-from lockgate.kafka.settings import about_connecting, read_settings
-from lockgate.kafka.wire import hosts_of
-from lockgate.runtime.checkpoints import Checkpoint, RunningQuery, running_query
 from lockgate.runtime.gaps import Gaps
-from lockgate.runtime.lifecycle.holding import Hold, hold
-from lockgate.runtime.lifecycle.marker import mark_if_missing
-from lockgate.runtime.lifecycle.tree import open_tree
 from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.kafkaepoch import EpochRows, KafkaEpochs, RecordColumns
-from lockgate.sources.kafka import KafkaSource
 from lockgate.spark.chance import find_chance
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.machines import check_machines
-from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation
+from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation, warn_of_open_ports
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,7 +53,7 @@ _open: dict[str, KafkaEpochs] = {}
 _RESET = "start the query with a new checkpoint and another name="
 _RECORD_COLUMNS = ("value", "key", "topic", "partition", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
-# Steps that remember nothing: rows behind them can be computed a second time in one go.
+# Steps without memory: the rows after them can be computed a second time within an epoch.
 _STATELESS = frozenset(
     {
         "EventTimeWatermark",
@@ -76,10 +76,22 @@ _STATELESS = frozenset(
 def write_stream(
     dataframe: DataFrame, *, to: KafkaSink, name: str, checkpoint: str, adopt: bool = False
 ) -> DataStreamWriter:
-    """Write a streaming DataFrame to Kafka, end to end exactly-once.
+    """Write a streaming DataFrame of your own program to Kafka, end-to-end exactly-once.
 
-    `name` is for ever: the ledger, the transactional id and the consumer group are called by it. `adopt` takes over a
-    checkpoint that ran on another sink; what that sink wrote of its last epoch may come a second time, once.
+    Args:
+        dataframe: a stream of a classic Spark session.
+        to: the topic.
+        name: the permanent name of the query. Its ledger, transactions and consumer group have it.
+        checkpoint: the directory of the checkpoint.
+        adopt: take over a checkpoint that ran with another sink. What that sink wrote of its last epoch can be written
+            again, once.
+
+    Raises:
+        BadJob: the DataFrame is not a stream, or has columns that the sink cannot write.
+        Refused: its steps cannot be replayed exactly, or the session is not fit.
+
+    >>> sink = KafkaSink(topic="counts", servers="localhost:9092", key="ip")
+    >>> query = write_stream(counts, to=sink, name="counts", checkpoint="/data/counts").start()  # doctest: +SKIP
     """
     where = f"write_stream {name!r}, called at {caller()}"
     if not hasattr(dataframe, "_jdf"):
@@ -105,15 +117,17 @@ def write_stream(
     _warn_of_uncommitted(dataframe, name)
     spark = dataframe.sparkSession
     refuse_speculation(spark.sparkContext, where=where)
+    if not is_local(spark.sparkContext):
+        warn_of_open_ports(spark.sparkContext)
     _let_workers_find_us(spark.sparkContext, where)
     refuse_mixed_retries(spark, where=where)
-    kafka = KafkaEpochs(name, [to], spark=spark, where=where, is_adopting=adopt)
-    # A program that starts its query again calls this again; the writer before it is of no use any more.
+    kafka = KafkaEpochs(name, [to.location], spark=spark, where=where, is_adopting=adopt)
+    # A program that restarts its query calls this function again; the old writer is not needed any more.
     if name in _open:
         _open[name].close()
     _open[name] = kafka
-    held: dict[str, Hold | None] = {}  # what each start of the query holds of its checkpoint
-    marked: set[str] = set()  # checkpoints that say whose they are
+    held: dict[str, Hold | None] = {}  # the lock of each start of the query on its checkpoint
+    marked: set[str] = set()  # checkpoints that have the marker of this query
     topics: dict[str, TopicIds] = {}  # by start of the query, once it has done an epoch
     read = [*_topics_read(dataframe, where)]
     used = [*read, *used_topics([to])]
@@ -128,15 +142,15 @@ def write_stream(
             if ids is not None:
                 ids.look()
             else:
-                # Settings may have changed until the query started, and it has a session of its own since.
+                # Settings may have changed before the query started; since then it has its own session.
                 refuse_mixed_retries(rows.sparkSession, where=where)
                 ids = TopicIds(query.checkpoint, used, where=where, accept="adopt=True", reset=_RESET)
                 ids.check(accepts_outputs=adopt)
-                ids.keep()  # before the first commit: a driver that dies behind it has noted what it read
+                ids.keep()  # before the first commit: if the driver dies after it, the note already exists
                 _gaps(query.checkpoint, read, where).look(epoch)
             planned = query.checkpoint.epoch(epoch, query.id)
             if query.checkpoint.root not in marked:
-                # The ledger says whose it is. Before the first commit: an epoch that is too long is planned anew there.
+                # The ledger shows that it is ours. Before the first commit: a rollback may replan a long epoch.
                 kafka.claim(planned, query_run=query.run)
                 mark_if_missing(open_tree(query.checkpoint.root, spark), name, datetime.now(UTC))
                 marked.add(query.checkpoint.root)
@@ -150,10 +164,10 @@ def write_stream(
                 query_run=query.run,
             )
             if query.run not in topics:
-                ids.keep()  # of outputs that were created
+                ids.keep()  # for outputs that were created
                 topics[query.run] = ids
         except Exception as error:
-            # The query ends with it. Whoever has seen that may want to change the checkpoint at once.
+            # The query ends with this error. Then a command may change the checkpoint at once.
             if (holding := held[query.run]) is not None:
                 holding.close()
             told = kafka.first_error(error)
@@ -169,28 +183,31 @@ def write_stream(
 
 
 def _gaps(checkpoint: Checkpoint, read: Iterable[UsedTopic], where: str) -> Gaps:
-    """What finds that records are gone before the query read them."""
+    """The check for records that are gone before the query read them."""
     sources = (
-        (f"topic {one.name!r} at {one.servers}", KafkaSource(one.name, one.servers, "value BINARY", client=one.client))
+        (
+            f"topic {one.name!r} at {one.servers}",
+            KafkaSource(topic=one.name, servers=one.servers, value="value BINARY", client=one.client),
+        )
         for one in read
     )
     return Gaps(checkpoint, sources, where=where)
 
 
 def fit_to_program(error: RecordsGone, where: str) -> RecordsGone:
-    """The error with the program's line, and with a fix that a program has, which has no command line of Lockgate's."""
+    """The error with the program's line, and with a fix that needs no command of Lockgate."""
     return RecordsGone(
         error.what,
         where=error.where if where in error.where else f"{error.where}; {where}",
-        fix="look at the topic, its partitions and their leaders. Then choose: bring the records back with their"
-        " offsets, from a copy of the topic, and raise its retention; or start the query with a new checkpoint, another"
-        " name= and the option startingOffsets: the first records that are left, and for all other partitions the"
-        " offsets of the old checkpoint. State begins empty then",
+        fix="check the topic, its partitions and their leaders. Then choose: restore the records with their offsets,"
+        " from a copy of the topic, and raise its retention; or start the query with a new checkpoint, another name="
+        " and the option startingOffsets: the first records that are left, and for all other partitions the"
+        " offsets of the old checkpoint. Then its state starts empty",
     )
 
 
 def _let_workers_find_us(context: SparkContext, where: str) -> None:
-    """Spark starts the `python3` of PATH unless it is told another one, and only this one is known to have Lockgate."""
+    """Choose a Python for workers. Spark's default is `python3` from PATH; only this one surely has Lockgate."""
     told = os.environ.get("PYSPARK_PYTHON")
     if is_local(context) and (not told or told in (sys.executable, local_python())):
         context.pythonExec = told or sys.executable
@@ -207,14 +224,14 @@ def _let_workers_find_us(context: SparkContext, where: str) -> None:
 
 
 def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> Hold | None:
-    """Let no command change the checkpoint of a query that runs."""
+    """Lock the checkpoint of a running query against commands that change it."""
     held = hold(query.checkpoint.local, name)
     if held is None:
         return None
     running = spark._jsparkSession.streams().get(query.id)
 
     def let_go() -> None:
-        with contextlib.suppress(Exception):  # how it ended is told to the program
+        with contextlib.suppress(Exception):  # the program receives the error itself
             running.awaitTermination()
         held.close()
 
@@ -223,7 +240,7 @@ def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> 
 
 
 def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:
-    """The records of a frame: its own columns where it has those of Spark's sink, else as the KafkaSink says."""
+    """The records of a frame: its own columns if it has those of Spark's sink, otherwise as the KafkaSink declares."""
     from pyspark.sql import functions as F
 
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema}
@@ -235,7 +252,7 @@ def _records(rows: DataFrame, to: KafkaSink, where: str) -> RecordColumns:
         raise BadJob(
             "the frame has the columns of a record, and the sink names others for key or partition",
             where=where,
-            fix="leave key= and partition= away, or call the frame's columns otherwise: then it is written as JSON",
+            fix="omit key= and partition=, or rename the frame's columns: then it is written as JSON",
         )
     rows = to.prepare(rows)
     if not is_made:
@@ -267,7 +284,7 @@ def _check_kinds(kinds: dict[str, str], where: str) -> None:
             raise BadJob(
                 f"column {name!r} is of type {kind}; records take {' or '.join(allowed[name])}",
                 where=where,
-                fix=f"cast it, or call it otherwise: then the whole row is written as JSON, {name!r} included",
+                fix=f"cast it, or rename it: then the whole row is written as JSON, {name!r} included",
             )
 
 
@@ -299,10 +316,10 @@ def _source_servers(dataframe: DataFrame) -> frozenset[str]:
 
 
 def _topics_read(dataframe: DataFrame, where: str) -> Iterator[UsedTopic]:
-    """The topics that the frame reads and names, as far as we can look at them.
+    """The topics that the frame reads by name, as far as we can look at them.
 
-    Those that it finds by a pattern are not known before. The settings of its sources are the program's, and Spark's
-    connector takes some that we do not (Kerberos, for one): there nothing can be compared.
+    Topics that it finds by a pattern are unknown before. The program chooses the settings of its sources, and Spark's
+    connector accepts some that we do not (such as Kerberos): these topics are not compared.
     """
     for options in _sources(dataframe):
         found = {str(name): str(options.get(name)) for name in options.keySet().toArray()}
@@ -319,15 +336,15 @@ def _topics_read(dataframe: DataFrame, where: str) -> Iterator[UsedTopic]:
 
 
 def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int, where: str) -> None:
-    """What the planner would refuse in a job, as far as Spark's own plan shows it.
+    """Refuse what the planner would refuse in a job, as far as Spark's plan shows it.
 
     Args:
-        remembering_count: how many steps of the frame remember something.
+        remembering_count: how many steps of the frame have memory.
     """
     for node in _nodes(_plan(dataframe)):
         if node.nodeName() == "StreamingRelationV2" and node.sourceName() == "socket":
             raise BadJob(
-                "a socket cannot be read again after a failure, so what was in hand would be lost",
+                "a socket cannot be read again after a failure, so the events of the current epoch would be lost",
                 where=where,
                 fix="read from a log that can be replayed: Kafka, or files",
             )
@@ -336,14 +353,14 @@ def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int
             raise BadJob(
                 "failOnDataLoss=false lets the source skip records that expired before they were read",
                 where=where,
-                fix="leave it away, so that the query stops instead of losing them",
+                fix="omit it, so that the query stops instead of losing them",
             )
-    # What one step keeps by the order of rows, such as dropDuplicates, harms only if another one remembers it.
+    # A step that depends on the order of rows, such as dropDuplicates, does harm only if another step has memory.
     chance = find_chance(dataframe, feeds_state=remembering_count > 1) if remembering_count else None
     if chance is not None:
         raise BadJob(
-            f"{chance} is not deterministic and feeds state: after a crash the state is rebuilt from other values than"
-            " those that are committed",
+            f"{chance} is not deterministic and feeds state: after a crash Spark rebuilds the state from other values"
+            " than those that are committed",
             where=where,
             fix="make it deterministic (derive ids and random values from the event), or write to a topic in between",
         )
@@ -354,6 +371,6 @@ def _warn_of_uncommitted(dataframe: DataFrame, name: str) -> None:
         if options.get("kafka.isolation.level") != "read_committed":
             log.warning(
                 "write_stream %s: the source reads records of transactions that may be aborted later;"
-                " .option('kafka.isolation.level', 'read_committed') reads only what counts",
+                " .option('kafka.isolation.level', 'read_committed') reads only committed records",
                 name,
             )

@@ -1,7 +1,7 @@
-"""A port of the driver's own, for what workers have to ask or to tell while a task runs.
+"""A port of the driver, for the questions and reports of workers while a task runs.
 
-A caller says HELLO. Then both sides prove that they know a secret which travels with the work: a challenge, answered
-with a keyed digest, both ways. Only then is anything else read that the other side has sent; before, it is a stranger
+A caller sends HELLO. Then both sides prove that they know a secret that travels with the work: each answers a challenge
+with a keyed digest. Only then does a side read anything else from the other; until then the caller is a stranger
 (reception.py).
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 from lockgate.serving.reception import BACKLOG, Reception, Visit
 
 HELLO = b"lockgate door 1\n"
-"""What a caller says first, so that one who only connects costs no thread."""
+"""The first bytes of a caller, so that a caller that only connects costs no thread."""
 
 _HANDSHAKE_SECONDS = 20.0
 
 GONE = (OSError, EOFError, AuthenticationError)
-"""What a connection raises whose other end is gone, or is none of ours."""
+"""The errors of a connection whose other end is gone, or is not ours."""
 
 _NONSENSE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
@@ -34,7 +34,7 @@ Serve = Callable[["Connection[Any, Any]"], None]
 
 @dataclass(frozen=True)
 class Address:
-    """Where the door is, and the secret that opens it; travels to the workers."""
+    """The address of the door, and the secret that opens it; travels to the workers."""
 
     host: str
     port: int
@@ -45,7 +45,7 @@ class Address:
 
 
 class Door:
-    """The driver's listener; `serve` gets each caller that knows the secret, in a thread of its own."""
+    """The driver's listener; `serve` gets each caller that knows the secret, in its own thread."""
 
     def __init__(self, serve: Serve, *, name: str, host: str, bind: str) -> None:
         self._secret = secrets.token_bytes(32)
@@ -58,6 +58,7 @@ class Door:
             serve=self._let_in,
             name=name,
             seconds=_HANDSHAKE_SECONDS,
+            yields=True,
         )
 
     def close(self) -> None:
@@ -68,14 +69,14 @@ class Door:
     def _let_in(self, visit: Visit) -> bool:
         if visit.said != HELLO:
             return False
-        # A machine that vanishes with its connection open is noticed, after hours.
+        # Keep-alive notices, after hours, a machine that vanished with its connection open.
         visit.line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         visit.line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection: Connection[Any, Any] = Connection(visit.line.detach())
         try:
             with suppress(*GONE, *_NONSENSE):
                 deliver_challenge(connection, self._secret)
-                answer_challenge(connection, self._secret)
+                _answer(connection, self._secret)
                 visit.know()
                 self._serve_known(connection)
         finally:
@@ -85,10 +86,10 @@ class Door:
 
 
 def call(address: Address, *, seconds: float) -> Connection[Any, Any]:
-    """A connection to a door.
+    """Open a connection to a door.
 
-    A firewall that swallows everything, a driver that stands still, or a stranger at its port takes no longer than
-    `seconds` for each step.
+    Each step takes at most `seconds`: also if a firewall drops everything, the driver hangs, or a stranger listens at
+    its port.
     """
     with socket.create_connection((address.host, address.port), timeout=seconds) as opened:
         opened.settimeout(None)
@@ -97,17 +98,24 @@ def call(address: Address, *, seconds: float) -> Connection[Any, Any]:
         opened.sendall(HELLO)
         connection: Connection[Any, Any] = Connection(opened.detach())
     try:
-        answer_challenge(connection, address.secret)
+        _answer(connection, address.secret)
         deliver_challenge(connection, address.secret)
         line = socket.socket(fileno=connection.fileno())
         try:
-            _limit(line, 0)  # from now on whoever asks says how long it waits
+            _limit(line, 0)  # from now on each request sets its own limit
         finally:
             line.detach()
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _answer(connection: Connection[Any, Any], secret: bytes) -> None:
+    try:
+        answer_challenge(connection, secret)
+    except AssertionError:  # what Python 3.11 says where the other side does not begin with a challenge
+        raise AuthenticationError("it is another program that listens there") from None
 
 
 def _limit(line: socket.socket, seconds: float) -> None:

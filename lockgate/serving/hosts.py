@@ -1,15 +1,15 @@
-"""The names by which a server of ours may be called: the defence against DNS rebinding.
+"""The names by which a client may call our servers: the defence against DNS rebinding.
 
-A page in a browser may read what its own name answers. Whoever owns the name can let it lead to 127.0.0.1, or to a
-machine of a private network, and so read what is served there. The browser still says the page's name, in `Host`. The
-law: a request for a name that is not the server's own gets no answer.
+A page in a browser may read the answers of its own host name. The owner of the name can point it to 127.0.0.1, or to a
+machine of a private network, and so read what is served there. The browser still sends the page's name in `Host`. The
+law: a request with a name that is not the server's own gets no answer.
 
-    bound to loopback    localhost, 127.0.0.1, [::1] and the address that is bound, with the very port
-    bound elsewhere      the name that was given to bind to, the name of the machine, localhost, and every address in
-                         digits: nobody can make an address lead elsewhere. With any port: it may be mapped
+    bound to loopback    localhost, 127.0.0.1, [::1] and the address that is bound, with exactly this port
+    bound elsewhere      the name that was given to bind to, the name of the machine, localhost, and every numeric
+                         address, because an address cannot be made to point elsewhere. With any port: it may be mapped
     both                 the names in LOCKGATE_HTTP_NAMES, separated by blanks or commas; with any port
 
-A request of HTTP/1.0 may name no host; no browser sends one.
+An HTTP/1.0 request may have no host; no browser sends such a request.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0
 
 @dataclass(frozen=True)
 class Hosts:
-    """What `Host` may say."""
+    """The names that `Host` may have."""
 
     port: int
-    own: frozenset[str]  # with this port alone where they are of loopback, else with any
+    own: frozenset[str]  # for loopback with this port only, otherwise with any
     listed: frozenset[str] = frozenset()
     is_loopback: bool = True
 
     @classmethod
     def of(cls, listening: socket.socket, called: str = "") -> Hosts:
-        """Those of a server at this socket; `called` is what it was bound by."""
+        """The names of a server at this socket; `called` is the name that it was bound to."""
         address, port = listening.getsockname()[:2]
         is_loopback = _is_loopback(str(address))
         own = {"localhost", "127.0.0.1", "::1", str(address), *({called} if called else ())}
@@ -59,7 +59,7 @@ class Hosts:
         return name in self.own or _is_address(name)
 
     def refusal(self, host: str) -> str:
-        """What a caller by another name is told."""
+        """The answer to a request with another name."""
         return (
             f"this server is not called {host[:100]!r}\n"
             f"  where: the Host of the request\n"

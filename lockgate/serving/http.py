@@ -1,11 +1,11 @@
-"""The HTTP server that all our pages share: those of a job, of its sinks, of a presenter, and of a figure.
+"""The HTTP server for all our pages: those of a job, of its sinks, of a presenter and of a figure.
 
-    a connection          is a stranger's: reception.py limits how many there are, and how long each may take to ask
-    a request             GET, with a head of at most 16 KiB, by one of the server's own names (hosts.py)
-    an answer             has a deadline too, for a client that does not read. Only so many are under way at a time; a
-                          request beyond that gets 503, except for the pages that must always answer: those of health
+    a connection    belongs to a stranger: reception.py limits how many there are, and how long each may take to ask
+    a request       GET, with a head of at most 16 KiB, with one of the server's own names (hosts.py)
+    an answer       has a deadline too, for a client that does not read. The number of answers in progress is limited. A
+                    request beyond it gets 503, except for the pages that must always answer: those of health
 
-So neither silent clients, nor slow ones, nor those that ask without an end keep a probe from its answer.
+So a probe gets its answer, whether clients are silent, slow, or ask without end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Page:
-    """What it gets; `rest` are pieces that follow when there are any, until the connection ends."""
+    """The answer; `rest` are pieces that follow, until the connection ends."""
 
     status: int
     kind: str
@@ -55,13 +55,13 @@ class Page:
 
 
 class HttpServer:
-    """Answers at a socket that is open already, from its making until it is stopped.
+    """Answers at an open socket, from its creation until it is stopped.
 
     Args:
         answer: the page for a request.
-        hosts: the names by which it may be called.
-        always: the paths that are answered however much is under way; their pages cost next to nothing.
-        keeps: whether a client may ask again on the same connection.
+        hosts: the names that a request may have.
+        always: the paths that always answer, however many requests are in progress; their pages are cheap.
+        keeps: may a client send another request on the same connection?
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class HttpServer:
         self._reception = Reception(listening, is_whole=_is_whole, serve=self._serve, name=name, seconds=_ASK_SECONDS)
 
     def stop(self) -> None:
-        """Take no more connections; the socket stays open, and what is under way is answered."""
+        """Take no more connections. The socket stays open, and requests in progress are answered."""
         self._reception.stop()
 
     def close(self, *, patience_seconds: float) -> None:
-        """Take no more connections, and end those that are there; answers under way may take so long."""
+        """Take no more connections, and end the open ones; answers in progress may take `patience_seconds`."""
         self._reception.close(patience_seconds=patience_seconds)
 
     def _serve(self, visit: Visit) -> bool:
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(visit.line, visit.line.getpeername(), None)  # type: ignore[arg-type]
 
     def setup(self) -> None:
-        """Read from what the client has said, and write to it; head and body in one piece."""
+        """Read what the client has sent, and write to the client, head and body together."""
         self.connection = self._visit.line
         self.connection.settimeout(_WRITE_SECONDS)
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = self.connection.makefile("wb", _BUFFER_BYTES)
 
     def handle(self) -> None:
-        """Answer the request; what the client has said after it stays for the next one."""
+        """Answer the request; the bytes after it stay for the next one."""
         self.close_connection = True
         self.handle_one_request()
         self._visit.said = self.rfile.read()
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # a body is not read, and is no request
+            self.close_connection = True  # the body is not read, and must not count as a request
         path, _, query = self.path.partition("?")
         named = self.headers.get_all("Host") or []
         if len(named) > 1 or (not named and self.request_version != "HTTP/1.0"):
@@ -139,14 +139,14 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 self._pages.slots.release()
         else:
-            self._send(Page(503, TEXT, b"too many requests are under way\n", {"Retry-After": "1"}))
+            self._send(Page(503, TEXT, b"too many requests are in progress\n", {"Retry-After": "1"}))
 
     def _page(self, path: str, query: str) -> Page:
         try:
             return self._pages.answer(Request(path, query, self.headers))
         except Exception:
             log.exception("%s could not be answered", path)
-            return Page(500, TEXT, b"the page could not be made; the log of the server says why\n")
+            return Page(500, TEXT, b"an error occurred while the page was built; the log of the server says which\n")
 
     def _send(self, page: Page) -> None:
         self.send_response(page.status)
@@ -162,17 +162,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.content)
         if page.rest is not None:
             self.close_connection = True
-            self._visit.limit(None)  # it has no end; but each piece is taken in time
+            self._visit.limit(None)  # it has no end, but the client must take each piece in time
             for piece in page.rest:
                 self.wfile.write(piece)
                 self.wfile.flush()
 
     def version_string(self) -> str:
-        """Say as little as possible."""
+        """Reveal as little as possible."""
         return "lockgate"
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: a question every few seconds is no news."""
+        """Log nothing: a request every few seconds is not worth a line."""
 
 
 class _KeepingHandler(_Handler):

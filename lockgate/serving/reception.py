@@ -1,20 +1,21 @@
 """Take connections at a socket so that strangers cannot use up the process.
 
-Whoever connects has proven nothing yet. The law: strangers hold a limited number of files and threads, for a limited
-time, and the next one to connect always finds room.
+A new connection has proven nothing yet: it is a stranger. The law: strangers hold a limited number of files and threads
+for a limited time, and the next connection always finds room.
 
-    asking    it has not said all it has to (a request, or the beginning of a handshake). It costs a file and no thread:
-              one thread reads all of these. It has a deadline, however slowly it sends, and when room is needed, the
-              oldest is dropped
-    served    it has said all, and a thread of its own serves it. It has a deadline too. The server limits how many
-              these are (http.py), so that there is always an asking one to drop
+    asking    it has not yet sent its request, or the beginning of a handshake. It costs a file and no thread: one
+              thread reads all of these. It has a deadline, however slowly it sends. When room is needed, the oldest is
+              dropped
+    served    it has sent its request, and a thread of its own serves it. It has a deadline too. The server limits the
+              number of these, so that there is always an asking one to drop (http.py); or it lets them yield: when
+              room is needed, those are ended that have had a second (door.py)
     known     it has proven that it knows the secret (door.py): it does not count, and has no deadline
 
-A connection that is new has a moment in which it is not dropped: enough for a client that speaks at once. So a flood
-waits in the system's queue, and does not push out those who would have been served.
+A new connection is not dropped for a moment: enough for a client that sends at once. So a flood waits in the system's
+queue, and does not displace connections that would have been served.
 
-When the process has no file left, one that is kept in reserve is given up for the next connection, and after that the
-oldest one that asks; where there is none, the thread pauses. It never spins, and it never ends because of that.
+When the process has no file left, the next connection gets a file that is kept in reserve. After that the oldest asking
+connection is dropped. If there is none, the thread pauses. It never spins, and it never ends because of that.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ BACKLOG = 1024
 
 _MOMENT_SECONDS = 0.005
 _PAUSE_SECONDS = 0.02
-_LOOK_SECONDS = 1.0  # a deadline is kept as exactly as this
-_AT_ONCE = 32  # so many connections are taken before those that are there are looked at again
+_YIELD_SECONDS = 1.0
+_END_SECONDS = 1.0  # a visit that does not end by then ends by its own deadline
+_LOOK_SECONDS = 1.0  # the precision of deadlines
+_AT_ONCE = 32  # accept at most this many connections before serving the open ones again
 _READ_BYTES = 16 * 1024
 _FILES = threading.RLock()
-"""Held while a server gives up one file for another: a second server of this process must not take it meanwhile."""
+"""Held while a server gives up one file for another: a second server of this process must not take it."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = logging.getLogger(__name__)
@@ -56,18 +59,18 @@ class Visit:
 
     def __init__(self, reception: Reception, line: socket.socket) -> None:
         self.line = line
-        self.said = b""  # so far
+        self.said = b""  # all bytes so far
         self.since = self.deadline = 0.0
         self._reception = reception
-        self._file = line.fileno()  # whoever serves may detach it from the socket
+        self._file = line.fileno()  # the server may detach it from the socket
 
     def limit(self, seconds: float | None) -> None:
-        """End it if it is still there after so long; None: never."""
+        """End the visit if it is still open after this time; None: never."""
         self.since = time.monotonic()
         self.deadline = float("inf") if seconds is None else self.since + seconds
 
     def know(self) -> None:
-        """It has proven that it knows the secret: it is no stranger any more."""
+        """It has proven that it knows the secret: it is no longer a stranger."""
         self.limit(None)
         self._reception.know(self)
 
@@ -76,7 +79,7 @@ class Visit:
         self._reception.forget(self)
 
     def hang_up(self) -> None:
-        """Have the thread that serves it find the end of the stream. Call it under the reception's lock."""
+        """Let the thread that serves it find the end of the stream. Call it under the reception's lock."""
         line = socket.socket(fileno=self._file)
         try:
             with suppress(OSError):
@@ -86,12 +89,13 @@ class Visit:
 
 
 class Reception:
-    """Takes the connections of a socket, and has those served that have said all.
+    """Takes the connections of a socket, and serves those that have sent a complete request.
 
     Args:
-        is_whole: whether a connection that has said this has said all. It must be so when it is too much.
-        serve: serves a connection, in a thread of its own. True where it may go on to say more, after `visit.said`.
-        seconds: how long a connection has to say all.
+        is_whole: are these bytes a complete request? Must also be true for bytes that are too many.
+        serve: serves a connection, in a thread of its own. True if it may send more, after `visit.said`.
+        seconds: how long a connection may take to send its request.
+        yields: may a connection in service be ended when room is needed? Only as long as it is a stranger.
     """
 
     def __init__(
@@ -102,24 +106,26 @@ class Reception:
         serve: Callable[[Visit], bool],
         name: str,
         seconds: float,
+        yields: bool = False,
     ) -> None:
-        # Another process may share the socket, and take a connection that both have seen coming.
+        # Another process may share the socket, and accept a connection that both have seen.
         listening.setblocking(False)
         self._listening, self._name, self._seconds = listening, name, seconds
-        self._is_whole, self._serve = is_whole, serve
+        self._is_whole, self._serve, self._yields = is_whole, serve, yields
         self._most = strangers_max()
         self._asking: dict[int, Visit] = {}  # by file, the oldest first; only the thread that accepts touches it
-        self._poll = select.poll()  # takes files of any number, and none for itself
+        self._poll = select.poll()  # handles any file number, and needs no file itself
         self._lock = threading.Condition()
-        self._strangers: set[Visit] = set()  # that are served
+        self._strangers: set[Visit] = set()  # in service
         self._known: set[Visit] = set()
-        self._returning: list[Visit] = []  # have been served, and go on
+        self._returning: list[Visit] = []  # served, and continue
         self._is_stopping = self._is_closing = self._is_over = False
         self._has_stopped = threading.Event()
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     @property
     def count(self) -> int:
@@ -128,38 +134,39 @@ class Reception:
             return len(self._asking) + len(self._strangers) + len(self._known) + len(self._returning)
 
     def stop(self) -> None:
-        """Take no more connections; those that are there go on to their own end. The socket stays open."""
+        """Take no more connections. The open ones continue to their own end, and the socket stays open."""
         self._is_stopping = True
         self._call()
         self._has_stopped.wait()
 
     def close(self, *, patience_seconds: float = 0.0) -> None:
-        """Take no more connections, and end those that are there; those that are served may take so long."""
+        """Take no more connections, and end the open ones; those in service may take `patience_seconds`."""
         self._is_closing = True
         self.stop()
         with self._lock:
             self._lock.wait_for(lambda: not self._strangers | self._known, timeout=patience_seconds)
             for visit in self._strangers | self._known:
                 visit.hang_up()
+        self._thread.join(_END_SECONDS)
 
     def know(self, visit: Visit) -> None:
-        """A connection that is served has proven who it is."""
+        """A connection in service has proven that it knows the secret."""
         with self._lock:
             self._strangers.discard(visit)
             self._known.add(visit)
 
     def forget(self, visit: Visit) -> None:
-        """The connection is about to be closed by whoever serves it."""
+        """The thread that serves the connection is about to close it."""
         with self._lock:
             self._strangers.discard(visit)
             self._known.discard(visit)
 
     def _call(self) -> None:
-        """Have the thread that accepts look around."""
-        with suppress(OSError):  # it has been called already; or it has ended
+        """Wake the thread that accepts."""
+        with suppress(OSError):  # it is already woken, or has ended
             self._wake.send(b"x")
 
-    # -- the thread that accepts, and reads what strangers say ---------------------------------------------------------
+    # -- the thread that accepts, and reads from strangers -------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -178,13 +185,15 @@ class Reception:
         self._poll.register(woken, select.POLLIN)
         self._poll.register(door, select.POLLIN)
         is_listening = True
-        while is_listening or self.count:
+        while True:
             if is_listening and self._is_stopping:
                 self._poll.unregister(door)
                 is_listening = False
                 self._has_stopped.set()
                 continue
             self._look_around()
+            if not (is_listening or self.count):
+                return  # the last one was dropped: nothing would wake this thread any more
             found = [file for file, _ in self._poll.poll(_LOOK_SECONDS * 1000 if self.count else None)]
             for file in found:
                 if file == woken:
@@ -197,7 +206,7 @@ class Reception:
                         break
 
     def _look_around(self) -> None:
-        """Take back those that go on, and end those whose time is over."""
+        """Take back those that continue, and end those whose time is over."""
         with self._lock:
             returning, self._returning = self._returning, []
         for visit in returning:
@@ -212,7 +221,7 @@ class Reception:
                     visit.hang_up()
 
     def _take(self) -> bool:
-        """Take a connection; False where there is none, or no room."""
+        """Take a connection; False if there is none, or no room."""
         if len(self._asking) + len(self._strangers) >= self._most and not self._drop_oldest():
             return False
         with _FILES:
@@ -224,7 +233,7 @@ class Reception:
                         raise
                     self._make_room()
                     line, _ = self._listening.accept()
-            except OSError:  # its client is gone already, or another process has taken it; or there is still no room
+            except OSError:  # its client is gone, another process has taken it, or there is still no room
                 return False
         line.setblocking(False)
         self._welcome(Visit(self, line))
@@ -239,15 +248,24 @@ class Reception:
             self._spare = None
 
     def _drop_oldest(self) -> bool:
-        """Make room; False, after a pause, where nobody is left to drop."""
+        """Make room; False, after a pause, if there is none to drop."""
         for visit in [*self._asking.values()]:
             time.sleep(max(0.0, visit.since + _MOMENT_SECONDS - time.monotonic()))
             self._listen_to(visit)
             if visit.line.fileno() in self._asking:
                 self._drop(visit)
                 return True
+        if self._yields:
+            self._end_before(time.monotonic() - _YIELD_SECONDS)
         time.sleep(_PAUSE_SECONDS)
         return False
+
+    def _end_before(self, moment: float) -> None:
+        """End the strangers that have been in service since before this moment; their threads make room."""
+        with self._lock:
+            for visit in self._strangers:
+                if visit.since < moment:
+                    visit.hang_up()
 
     def _welcome(self, visit: Visit) -> None:
         visit.limit(self._seconds)
@@ -259,7 +277,7 @@ class Reception:
             self._listen_to(visit)
 
     def _listen_to(self, visit: Visit) -> None:
-        """Read what there is."""
+        """Read what has arrived."""
         try:
             heard = visit.line.recv(_READ_BYTES)
         except BlockingIOError:
@@ -288,7 +306,7 @@ class Reception:
         del self._asking[visit.line.fileno()]
 
     def _begin(self, visit: Visit) -> None:
-        """Have it served."""
+        """Start to serve it."""
         self._let_go(visit)
         visit.limit(self._seconds)
         with self._lock:
@@ -322,7 +340,7 @@ class Reception:
     def _end(self, visit: Visit) -> None:
         self.forget(visit)
         with suppress(OSError):
-            visit.line.shutdown(socket.SHUT_WR)  # what was written still arrives
+            visit.line.shutdown(socket.SHUT_WR)  # written bytes still arrive
         self._close(visit)
         with self._lock:
             self._lock.notify_all()

@@ -1,1 +1,1 @@
-"""Everything that touches Spark: the session, the jars it needs, Java, and plans compiled to queries."""
+"""Everything that touches Spark: the session, its jars, Java, and plans compiled to queries."""

@@ -1,8 +1,8 @@
-"""Rows of first attempts only: on a cluster Spark tries some tasks again however few attempts it is allowed.
+"""Pass rows of first attempts only: on a cluster Spark retries some tasks however few attempts it is allowed.
 
-An executor that is taken away by no fault of the job's (preempted, lost with its machine, told to go) does not count as
-a failure of its tasks, so `spark.task.maxFailures=1` does not keep them from being tried again. Such an attempt is
-stopped before its first row leaves. In a local session there is no such executor, and nothing is asked.
+If an executor ends through no fault of the job (preempted, lost with its machine, decommissioned), this does not count
+as a failure of its tasks, so `spark.task.maxFailures=1` does not prevent a retry. Such an attempt is stopped before its
+first row leaves. A local session has no such executor, so nothing is checked there.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def first_attempts(rows: DataFrame) -> DataFrame:
-    """The rows as they are; a task that is tried again fails."""
+    """The same rows; a task that is retried fails."""
     import pyarrow as pa
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
     signer = driver_signer()
 
-    def is_first(column: pa.Array) -> pa.Array:
+    def require_first(column: pa.Array) -> pa.Array:
         _stop_others(signer)
         return column
 
-    # Spark goes by these, and could not read them as text: only this function knows what pa is.
-    is_first.__annotations__ = {"column": pa.Array, "return": pa.Array}
+    # Spark reads these annotations. As texts they could not be resolved: only this function knows what pa is.
+    require_first.__annotations__ = {"column": pa.Array, "return": pa.Array}
     # Not deterministic, so that Spark neither moves nor drops the filter.
-    holds = arrow_udf(is_first, "boolean").asNondeterministic()  # type: ignore[call-overload] # an older form's stub
+    holds = arrow_udf(require_first, "boolean").asNondeterministic()  # type: ignore[call-overload] # an older form's stub
     return rows.where(holds(F.lit(True)))
 
 
@@ -43,9 +43,9 @@ def _stop_others(signer: Signer) -> None:
     if task is not None and task.attemptNumber() > 0:
         raise Carried(
             EpochFailed(
-                "a task of an at-most-once job is tried again: its executor was taken away",
+                "a task of an at-most-once job is retried: its executor was taken away",
                 where=f"task of partition {task.partitionId()}, attempt {task.attemptNumber()}",
-                fix="nothing is to be done; what it had in hand is forgotten",
+                fix="nothing has to be done; the events in hand are forgotten",
             ),
             signer,
         )

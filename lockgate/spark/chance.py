@@ -1,15 +1,22 @@
-"""What Spark's own plan shows of chance: what may give other rows when an epoch is repeated.
+"""Find in Spark's own plan what may give other rows when an epoch is repeated.
 
-The planner reads SQL as text, and cannot look into a `transform`. Spark knows more as soon as the frame is there: which
-function a name without brackets means, which texts it casts to moments, and what a transform does.
+The planner reads SQL as text, and cannot look into a `transform`. Spark knows more when the frame exists: which
+function a name without brackets means, which texts it casts to moments, and what a transform does. And it shows how
+often a step stands in a query: one that gives other values each time must stand there once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lockgate.dataflow.steps import Part, Rolling, Select, Where, Windowed
+from lockgate.errors import BadJob, InvariantBroken
+from lockgate.planner.chance import expressions_of, is_wild
+from lockgate.planner.logical import Node
+from lockgate.planner.passes import computes_once
+from lockgate.planner.plan import Plan
 from lockgate.planner.sql import find_changing
 
 if TYPE_CHECKING:
@@ -20,7 +27,7 @@ _MARK = "lockgate step "
 _DEPTH_MAX = 8
 
 _BY_ORDER = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit", "LocalLimit", "Offset", "Tail"})
-"""Which rows these keep depends on the order of rows, and a repeated epoch has another. What they remember does not."""
+"""The rows that these keep depend on the order of rows, and a repeated epoch has another. Their state does not."""
 
 _BY_CHANCE = frozenset(
     {
@@ -32,15 +39,15 @@ _BY_CHANCE = frozenset(
         "TransformWithStateInPySpark",
     }
 )
-"""What these remember or keep depends on the order of rows, too."""
+"""The rows and the state that these keep depend on the order of rows."""
 
 
 def find_chance(frame: DataFrame, before: DataFrame | None = None, *, feeds_state: bool = True) -> str | None:
-    """An expression or a step that is not deterministic and stands between two frames; None if there is none.
+    """An expression or a step that is not deterministic, between two frames; None if there is none.
 
     Args:
-        before: None for all that the frame is made of.
-        feeds_state: does anything below remember the rows? Otherwise their order does no harm.
+        before: None for everything that the frame is computed from.
+        feeds_state: does a step below keep state of the rows? Otherwise their order does no harm.
     """
     wild = _BY_CHANCE | _BY_ORDER if feeds_state else _BY_CHANCE
     nodes, earlier = [*_nodes(frame)], [] if before is None else [*_nodes(before)]
@@ -64,7 +71,7 @@ def find_chance_in_sql(frame: DataFrame, expressions: Mapping[str, str]) -> str 
     try:
         made = frame.select(*(F.expr(sql).alias(name) for name, sql in expressions.items()))
     except PySparkException:
-        return None  # it is refused where the step is compiled
+        return None  # it is refused when the step is compiled
     end = frame._jdf.queryExecution().analyzed()
     node = made._jdf.queryExecution().analyzed()
     for _ in range(_DEPTH_MAX):  # names of the same select are steps of their own
@@ -78,7 +85,7 @@ def find_chance_in_sql(frame: DataFrame, expressions: Mapping[str, str]) -> str 
 
 
 def mark(frame: DataFrame, step: str) -> DataFrame:
-    """The same rows; Spark's plan shows of which step they are, and how often it has them."""
+    """The same rows; Spark's plan shows their step, and how often it computes them."""
     return frame.alias(f"{_MARK}{step}")
 
 
@@ -89,6 +96,39 @@ def count_marks(frame: DataFrame) -> Counter[str]:
         if _kind(node) == "SubqueryAlias" and (name := str(node.alias())).startswith(_MARK):
             found[name.removeprefix(_MARK)] += 1
     return found
+
+
+def refuse_hidden_chance(node: Node, inputs: Sequence[DataFrame]) -> None:
+    """Refuse a step that the plan calls deterministic by its SQL, if Spark's analyser knows that it is not."""
+    step = node.step
+    if not isinstance(step, Where | Part | Select | Rolling | Windowed) or is_wild(node):
+        return
+    sql = (
+        step.expressions if isinstance(step, Select) else {f"_{at}": one for at, one in enumerate(expressions_of(node))}
+    )
+    asked = {name: one for name, one in sql.items() if one}
+    chance = find_chance_in_sql(inputs[0], asked) if asked else None
+    if chance is not None:
+        raise BadJob(
+            f"{node.kind} {node.name!r} is not deterministic, by {chance}: its guarantee would be derived wrongly",
+            where=node.where,
+            fix="derive such values from the event; or write them so that the plan knows them: a function with its"
+            " brackets, as in current_user(), a moment with its cast, as in CAST('now' AS TIMESTAMP)",
+        )
+
+
+def require_once(frame: DataFrame, planned: Plan) -> DataFrame:
+    """Check that the planner's rule holds: a step that gives other values each time is computed once."""
+    is_needed = any(map(computes_once, planned.logical.nodes))
+    for name, times in count_marks(frame).items() if is_needed else ():
+        if times > 1:
+            node = planned.logical.node(name)
+            raise InvariantBroken(
+                f"{node.kind} {name!r} is compiled {times} times, and each would give other values",
+                where=node.where,
+                fix="report this",
+            )
+    return frame
 
 
 def _kind(node: Any) -> str:

@@ -1,19 +1,19 @@
-"""The clock of a job, which never goes back, and the door by which a query takes a clock of ours.
+"""The clock of a job, which never goes back, and the internal call that starts a query with this clock.
 
 Spark asks a clock for the time of an epoch and logs the answer with its offsets. Processing time, timers, time to live
-and `max_ahead` all go by it. Its own clock is that of the machine, which may step back while the job runs, or be behind
-when the job goes on elsewhere: events would be late for windows that have closed.
+and `max_ahead` all use it. Its own clock is that of the machine. That may step back while the job runs, or be behind
+when the job continues on another machine: then events would be late for windows that have closed.
 
     time of an epoch              the time of the machine, and never before the time of the epoch before
     at a start                    the epoch before is the newest that the checkpoint has
     an epoch that is repeated     has the time that is logged with it; Spark does not ask
-    the machine is behind         time goes at half speed until the machine has caught up
+    the machine is behind         time passes at half speed until the machine has caught up
 
 Time must not stop. Spark asks the same clock how long an epoch took, when the next one is due, and whether an idle
 query has to report: without time a healthy job looks stuck, and epochs grow without limit.
 
-The clock is a class in the JVM, because Spark asks it many times in an epoch. Lockgate ships no jar, so the compiler
-that Spark has for its own generated code makes it.
+The clock is a class in the JVM, because Spark asks it many times in an epoch. Lockgate ships no jar, so Spark's own
+compiler for generated code compiles it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ public class %(name)s implements org.apache.spark.util.Clock {
             at = System.nanoTime();
         } else {
             last += half;
-            at += half * 2000000L;  // what is left of a millisecond counts the next time
+            at += half * 2000000L;  // the rest of a millisecond counts the next time
         }
         return last;
     }
@@ -71,11 +71,11 @@ public class %(name)s implements org.apache.spark.util.Clock {
 
 
 def job_clock(spark: SparkSession) -> Any:
-    """A clock in the JVM that begins with the machine's time; `goOnFrom` moves it to a time that is logged."""
+    """A clock in the JVM that starts with the machine's time; `goOnFrom` moves it to a time that is logged."""
     jvm: Any = spark.sparkContext._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-    # Py4J remembers the methods of a class by its name, and those of a class of another run are no use here.
+    # Py4J caches the methods of a class by its name, and those of a class of another run do not fit.
     name = f"JobClock{uuid4().hex}"
     compiler.cook(_JAVA % {"name": name})
     return compiler.getClassLoader().loadClass(name).newInstance()
@@ -86,7 +86,7 @@ def start_query(
 ) -> StreamingQuery:
     """Start a query whose writer calls a function for every epoch, as `writer.start()` would, with this clock.
 
-    Spark takes another clock than its own only from inside, at the door that its own tests use.
+    Spark accepts another clock than its own only through an internal call, which its own tests use.
     """
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql.streaming.query import StreamingQuery
@@ -112,7 +112,7 @@ def start_query(
             sink,
             _held(made, "outputMode"),
             False,  # no temporary checkpoint
-            True,  # goes on from the checkpoint
+            True,  # continues from the checkpoint
             _held(made, "trigger"),
             clock,
             nothing,
@@ -123,7 +123,7 @@ def start_query(
 
 
 def _held(thing: Any, name: str) -> Any:
-    """What a private field of an object in the JVM holds."""
+    """The value of a private field of an object in the JVM."""
     field = thing.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(thing)

@@ -1,8 +1,8 @@
-"""Rows counted on their way through a query, for metrics.
+"""Count rows on their way through a query, for metrics.
 
-Spark fuses steps, so nobody sees what passes between them unless it is asked to look (`DataFrame.observe`). That costs
-a little for every row, so it is done only where somebody wants metrics. What is counted is what was computed: an epoch
-whose rows are computed twice in one go, because a commit had failed, counts them twice.
+Spark fuses steps, so what passes between them is invisible without `DataFrame.observe`. That costs a little for every
+row, so it is done only if metrics are wanted. What is counted is what was computed: if a commit fails and the rows of
+an epoch are computed again in the same run of it, they count twice.
 
     a source                  the rows that leave it, which Spark's own number counts once for every branch
     a step                    the rows that leave it, unless it is one expression with others (the parts of a split)

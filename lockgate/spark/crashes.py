@@ -1,12 +1,13 @@
-"""Which event a Python worker had in hand when it died.
+"""Find the event that a Python worker processed when it died.
 
-The author's code can end its worker: a crash in C, `os._exit`, memory that the machine takes back. Python gets no word
-out then, and Spark says that a worker died, not with what. So a task that is tried again, and every task of an epoch
-that is, tells the driver what the code gets next, before it gets it. The last word of a connection that breaks off is
-what the worker died with.
+The user's code can end its worker: a crash in C, `os._exit`, the kernel's out-of-memory killer. Then Python cannot send
+a last message, and Spark says that a worker died, not with which event. So a task that is retried, and every task of an
+epoch that is retried, reports to the driver what the code gets next, before it gets it. If a connection breaks, its
+last message is what the worker died with.
 
-Once may be chance, as when somebody kills processes. What workers died with twice is not given to the code any more: it
-fails like anything that the code raises on, and becomes a letter or the end of the job. First tries tell nothing.
+One death may be chance, for example if an operator kills processes. What workers died with twice is not given to the
+code any more: it fails like an event on which the code raises, and becomes a dead letter or ends the job. First
+attempts report nothing.
 
     task     {task}                 ->  {guilty: what must not be tried any more}
              {step, place, shown, identity}   in hand from now on
@@ -44,17 +45,17 @@ _ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class InHand:
-    """What the author's code is given: a row of a source's event, or all of a key."""
+    """What the user's code is given: a row of a source's event, or all rows of a key."""
 
     step: str
-    place: Mapping[str, Any] | None  # the fields of POSITION; None where it is of no single event
+    place: Mapping[str, Any] | None  # the fields of POSITION; None if it is not of a single event
     shown: str
 
     @property
     def identity(self) -> str:
-        """What tells it apart, in every try alike."""
+        """What identifies it, alike in every try."""
         place = self.place
-        if place is None or place["at"] < 0:  # of files the row's own place is known only where somebody needs it
+        if place is None or place["at"] < 0:  # of files the row's own place is known only if a step needs it
             content = sha256(self.shown.encode(errors="replace")).hexdigest()
             return json.dumps([self.step, None if place is None else place["part"], content])
         return json.dumps([self.step, place["source"], place["part"], place["at"], list(place.get("child") or ())])
@@ -68,30 +69,30 @@ class InHand:
 
 
 class CrashDesk:
-    """The driver's side: what workers died with; lives as long as the run."""
+    """The driver's side: collects what workers died with; lives as long as the run."""
 
     def __init__(self, job: str, context: SparkContext) -> None:
         self._job = job
         self._lock = threading.Lock()
         self._deaths: Counter[str] = Counter()
         self._seen: dict[str, InHand] = {}
-        self._tasks: set[int] = set()  # those that count already
+        self._tasks: set[int] = set()  # those that have counted already
         self._try, self._is_open = 0, False
         self._door = Door(self._serve, name="lockgate-crashes", **hosts_of_driver(context))
 
     @property
     def address(self) -> Address:
-        """Where workers tell."""
+        """The address to which workers report."""
         return self._door.address
 
     @property
     def guilty(self) -> list[str]:
-        """What is not given to the author's code any more."""
+        """What is not given to the user's code any more."""
         with self._lock:
             return [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
 
     def begin(self, *, is_repeated: bool) -> None:
-        """A try of an epoch begins; what workers died with in another epoch has no meaning for it."""
+        """Start a try of an epoch; what workers died with in another epoch does not count for it."""
         with self._lock:
             self._try += 1
             self._is_open = True
@@ -101,18 +102,18 @@ class CrashDesk:
                 self._seen.clear()
 
     def end(self) -> None:
-        """The try has failed: Spark ends workers of other tasks now, and these are not to blame."""
+        """End a failed try: Spark now ends workers of other tasks, and these are not to blame."""
         with self._lock:
             self._is_open = False
 
     def told(self) -> str | None:
-        """What workers have died with, for people; None where nobody knows."""
+        """What workers died with, for people; None if it is unknown."""
         with self._lock:
             counted = [(self._seen[identity], times) for identity, times in self._deaths.most_common(3)]
         return "; ".join(f"{times}x with {in_hand}" for in_hand, times in counted) or None
 
     def close(self) -> None:
-        """Accept no more connections; one that ends with the door is not one of a worker that died."""
+        """Accept no more connections; one that ends by this is not one of a worker that died."""
         self.end()
         self._door.close()
 
@@ -132,7 +133,7 @@ class CrashDesk:
 
     def _count(self, belongs_to: int, task: int, identity: str, in_hand: InHand) -> None:
         with self._lock:
-            # Spark ends the other workers of a task when one has died: the first counts.
+            # Spark ends the other workers of a task when one has died: only the first counts.
             if not self._is_open or belongs_to != self._try or task in self._tasks:
                 return
             self._tasks.add(task)
@@ -143,7 +144,7 @@ class CrashDesk:
 
 
 class Watch:
-    """A task's side: says what the code gets next."""
+    """A task's side: reports what the code gets next."""
 
     def __init__(self, task: int, address: Address) -> None:
         self.task = task
@@ -154,32 +155,32 @@ class Watch:
         self._guilty = frozenset(json.loads(self._connection.recv_bytes())["guilty"])
 
     def take(self, in_hand: InHand) -> str | None:
-        """Say what is next; or the reason why it must not be tried."""
+        """Report what is next; returns the reason if it must not be tried."""
         identity = in_hand.identity
         if identity in self._guilty:
-            return "its Python worker died with it in hand, again and again: it crashed, was killed or ended itself"
+            return "its Python worker died with it in hand more than once: it crashed, was killed or ended itself"
         word = {**asdict(in_hand), "shown": in_hand.shown[:_SHOWN_MAX], "identity": identity}
-        with suppress(*GONE):  # who cannot be told is no reason to stop
+        with suppress(*GONE):  # a driver that does not answer is no reason to stop
             self._connection.send_bytes(json.dumps(word).encode())
         return None
 
     def leave(self) -> None:
-        """Nothing is in hand."""
+        """Report that nothing is in hand."""
         with suppress(*GONE):
             self._connection.send_bytes(b"")
 
     def close(self) -> None:
-        """The task is over."""
+        """Close the connection: the task is over."""
         self._connection.close()
 
 
-_watch: Watch | None = None  # of the task that this process is at; it has one after the other
+_watch: Watch | None = None  # of the current task of this process, which runs one after the other
 _deaf: set[Address] = set()  # drivers that do not answer; they are not called again
 
 
 @contextmanager
 def watched(address: Address | None) -> Iterator[Watch | None]:
-    """The watch of this task while it is at the author's code; None in a first try."""
+    """The watch of this task while it runs the user's code; None in a first try."""
     watch = None if address is None else _find(address)
     if watch is None:
         yield None
@@ -207,5 +208,5 @@ def _find(address: Address) -> Watch | None:
             _watch = Watch(task.taskAttemptId(), address)
         except GONE as error:
             _deaf.add(address)
-            log.warning("the driver does not answer, so nobody learns what this task dies with: %s", error)
+            log.warning("the driver does not answer, so it cannot learn what this task dies with: %s", error)
     return _watch

@@ -1,4 +1,4 @@
-"""Where workers reach a door of the driver's (serving/door.py)."""
+"""The addresses at which workers reach a door of the driver's (serving/door.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def hosts_of_driver(context: SparkContext) -> dict[str, str]:
-    """Where workers reach the driver, and where it listens: the arguments of a door."""
+    """The driver's address for workers, and the address at which it listens: the arguments of a door."""
     conf = context.getConf()
     host = conf.get("spark.driver.host") or "127.0.0.1"
     return {"host": host, "bind": conf.get("spark.driver.bindAddress") or host}

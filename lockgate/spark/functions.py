@@ -1,8 +1,9 @@
-"""Functions of the author's, row by row, in Python workers.
+"""Functions of the user, row by row, in Python workers.
 
-Rows travel in Arrow batches. A function that raises, or returns what its schema does not allow, stops the job with the
-row's position and the author's own line, or the row becomes a dead letter; it is neither dropped nor written as null.
-Timestamps are given as aware datetimes in UTC, and a naive one that comes back is taken as UTC.
+Rows travel in Arrow batches. If a function raises, or returns what its schema does not allow, the job stops with the
+row's position and the user's own line, or the row becomes a dead letter (spark/rejected.py). It is neither dropped nor
+written as null.
+Functions get timestamps as aware datetimes in UTC. A naive one that they return counts as UTC.
 """
 
 from __future__ import annotations
@@ -11,70 +12,72 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lockgate.connectors.rejects import Rejection, Rejects, as_base64
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
 from lockgate.operators.deadline import TimedOut, deadline
 from lockgate.serving.door import Address
 from lockgate.signing import Signer, driver_signer
-from lockgate.sources.rejects import Rejection, as_base64
 from lockgate.spark.crashes import InHand, Watch, watched
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
+from lockgate.spark.rejected import parted, with_rejections, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.types import StructField
 
 
 class Rejecter(Protocol):
-    """A step of a worker, as far as it is about rows that have no result: its names, and who takes these rows."""
+    """A step of a worker, for rows without a result: its names, and what happens to these rows."""
 
     @property
     def name(self) -> str:
-        """In the plan."""
+        """Its name in the plan."""
 
     @property
     def where(self) -> str:
-        """As errors name it."""
+        """Its place in errors."""
 
     @property
-    def rejects(self) -> Accumulator[list[str]] | None:
-        """Takes the rows that it fails on; None where they stop the job."""
+    def puts_aside(self) -> bool:
+        """Are rows put aside if it fails on them? Else they stop the job."""
 
     @property
     def signer(self) -> Signer:
-        """Signs what stops the job."""
+        """Signs the failure that stops the job."""
 
 
 @dataclass(frozen=True)
 class RowStep:
-    """What a worker is told: a function, how its results count, and how to name it in errors."""
+    """What a worker receives: a function, the meaning of its results, and its names for errors."""
 
     function: Callable[..., Any]
     kind: str  # "map", "flat_map" or "where"
     name: str
     where: str
     columns: tuple[str, ...]  # of the result; empty for "where"
-    rejects: Accumulator[list[str]] | None = None  # takes the rows that it fails on; None where they stop the job
+    puts_aside: bool = False  # are rows put aside if it fails on them? Else they stop the job
     timeout_seconds: float | None = None  # for one row
-    crashes: Address | None = None  # who wants to know what a worker dies with
+    crashes: Address | None = None  # where to report what a worker dies with
     signer: Signer = field(default_factory=driver_signer)
 
 
 class RowError(Exception):
-    """Raised in a worker; its message is the token that carries the failure home."""
+    """Raised in a worker; its message is the token that carries the failure to the driver."""
 
 
 class Unfit(Exception):
-    """Why a row has no result; another attempt cannot help where it is final."""
+    """Why a row has no result; another attempt cannot help if it is final."""
 
     def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
         self.is_final = is_final
 
 
-def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str]) -> DataFrame:
+def apply_rows(
+    frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str], rejects: Rejects | None = None
+) -> DataFrame:
     """The frame with the function applied to every row; hidden columns stay beside the results."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -83,21 +86,29 @@ def apply_rows(frame: DataFrame, step: RowStep, ddl: str, hidden: Sequence[str])
     made = frame.schema.fields if step.kind == "where" else fields_of(ddl) + kept
     schema = StructType(made)
     arrow = to_arrow_schema(schema, timezone="UTC")
+    leaving = with_texts(schema)
+    arrow_leaving = to_arrow_schema(leaving, timezone="UTC")
     names = tuple(frame.columns)
     kept_names = tuple(field.name for field in kept)
     lists = null_columns(frame)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            aside: list[Rejection] = []
             with watched(step.crashes) as watch:
-                made = _apply_batch(with_nulls(batch, lists), step, names, kept_names, arrow, watch)
-            yield made
+                made = _apply_batch(with_nulls(batch, lists), step, names, kept_names, arrow, aside, watch)
+            if step.puts_aside:
+                yield from with_rejections(made, aside, arrow_leaving)
+            else:
+                yield made
 
-    return with_empty(frame, lists).mapInArrow(run, schema)
+    if rejects is None:
+        return with_empty(frame, lists).mapInArrow(run, schema)
+    return parted(with_empty(frame, lists).mapInArrow(run, leaving), schema, rejects)
 
 
 def fields_of(ddl: str) -> list[StructField]:
-    """The columns of a DDL string, as Spark has them."""
+    """The columns of a DDL string, as Spark types."""
     from pyspark.sql.types import StructType
 
     parsed = StructType.fromDDL(ddl)
@@ -110,14 +121,16 @@ def _apply_batch(
     names: tuple[str, ...],
     kept: tuple[str, ...],
     schema: pa.Schema,
+    aside: list[Rejection],
     watch: Watch | None = None,
 ) -> pa.RecordBatch:
+    """The results of a batch; rows without one are added to those that are put aside."""
     import pyarrow as pa
 
-    batch, rows = read_rows(batch, step, names)
+    batch, rows = read_rows(batch, step, names, aside)
 
     def leave_out(index: int, unfit: Unfit) -> None:
-        put_aside(step, *seen_as(rows[index]), original_of(batch, index, names), unfit)
+        aside.append(rejected(step, *seen_as(rows[index]), original_of(batch, index, names), unfit))
 
     if step.kind == "where":
         keep = []
@@ -143,12 +156,14 @@ def _apply_batch(
     return _as_batch(batch, results, step, names, kept, schema)
 
 
-def read_rows(batch: pa.RecordBatch, step: Rejecter, names: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Row]]:
-    """The rows as the author's function gets them, and the batch without those that Python cannot have."""
+def read_rows(
+    batch: pa.RecordBatch, step: Rejecter, names: tuple[str, ...], aside: list[Rejection]
+) -> tuple[pa.RecordBatch, list[Row]]:
+    """The rows for the user's function, and the batch without those that Python cannot represent."""
     import pyarrow as pa
     from pyspark.sql import Row
 
-    # What a row was made of is for letters, and not for the author's function.
+    # The original of a row is for dead letters, and not for the user's function.
     seen = [place for place, name in enumerate(names) if name != ORIGINAL]
     make_row = Row(*(names[place] for place in seen))
     try:
@@ -164,18 +179,18 @@ def read_rows(batch: pa.RecordBatch, step: Rejecter, names: tuple[str, ...]) -> 
                 shown = str({names[at]: repr(batch.column(at)[index]) for at in seen if not names[at].startswith("_")})
                 place = batch.column(names.index(POSITION))[index].as_py() if POSITION in names else None
                 unfit = Unfit(f"Python cannot have a value of it: {type(error).__name__}: {error}")
-                put_aside(step, place, shown, original_of(batch, index, names), unfit)
+                aside.append(rejected(step, place, shown, original_of(batch, index, names), unfit))
         return batch.take(pa.array(kept, type=pa.int64())), rows
 
 
 def original_of(batch: pa.RecordBatch, index: int, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """What the source gave for a row of a batch; None where nobody needs it."""
+    """The source's original of a row of a batch; None if it is not needed."""
     return batch.column(names.index(ORIGINAL))[index].as_py() if ORIGINAL in names else None
 
 
 @dataclass(frozen=True)
 class _Result:
-    """A row that a function gave: of which row of the batch, the how manieth of it, and its values."""
+    """A row that a function returned: the batch row that it comes from, its number among their results, its values."""
 
     parent: int
     child: int
@@ -190,7 +205,7 @@ def _as_batch(
     kept: tuple[str, ...],
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """The results, and beside each what is kept of the row that it came from."""
+    """The results, and beside each the hidden columns of the row that it came from."""
     import pyarrow as pa
 
     columns = [
@@ -213,7 +228,7 @@ def _as_batch(
 
 
 def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
-    """What the function makes of a row: whether it stays ("where"), or the rows that it becomes, as tuples."""
+    """The function's result for a row: whether it stays ("where"), or the rows that it becomes, as tuples."""
     if watch is not None:
         place, shown = seen_as(row)
         reason = watch.take(InHand(step.name, place, shown))
@@ -224,13 +239,13 @@ def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
             made = step.function(row)
             if step.kind == "where":
                 return bool(made)
-            # A generator runs the author's code while it is read.
+            # A generator runs the user's code while it is read.
             return [_as_tuple(one, step) for one in ([made] if step.kind == "map" else _as_list(made))]
     except Unfit:
         raise
     except TimedOut:
         raise Unfit(f"it took longer than {step.timeout_seconds:g} seconds") from None
-    except BaseException as error:  # sys.exit is one that is no Exception
+    except BaseException as error:  # for example sys.exit, which is no Exception
         raise Unfit(f"{type(error).__name__}: {error}") from error
 
 
@@ -258,7 +273,7 @@ def _as_tuple(result: Any, step: RowStep) -> tuple[Any, ...]:
 
 
 def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dict[int, Unfit] | None:
-    """The rows whose results have values that their columns cannot hold, with the reason; None where all fit."""
+    """The rows whose results have values that their columns cannot hold, with the reason; None if all fit."""
     import pyarrow as pa
 
     for place, name in enumerate(step.columns):
@@ -268,7 +283,7 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
             if made.null_count and not field.nullable:
                 raise ValueError(f"{name} is NOT NULL")
         except Exception:
-            # Once more, one by one, to find the rows that do not fit.
+            # Check again, one by one, to find the rows that do not fit.
             found: dict[int, Unfit] = {}
             for result in results:
                 try:
@@ -285,21 +300,19 @@ def _unfit_rows(results: list[_Result], step: RowStep, schema: pa.Schema) -> dic
 
 
 def seen_as(row: Row) -> tuple[dict[str, Any] | None, str]:
-    """The place of a row, and the row as people are shown it."""
+    """The place of a row, and the row as text for people."""
     values = row.asDict()
-    place = values.get(POSITION)  # an author may have made a column of this name
+    place = values.get(POSITION)  # it may be a column of the user with this name
     known = place if isinstance(place, dict) and isinstance(place.get("at"), int) else None
     return known, str({name: value for name, value in values.items() if not name.startswith("_")})
 
 
-def put_aside(
+def rejected(
     step: Rejecter, place: Mapping[str, Any] | None, shown: str, original: Mapping[str, Any] | None, unfit: Unfit
-) -> None:
-    """Let a row that has no result become a letter; or stop the job."""
-    if step.rejects is not None:
-        rejection = Rejection(step.name, str(unfit), place, shown, as_base64(original), unfit.is_final)
-        step.rejects.add([rejection.text()])
-        return
+) -> Rejection:
+    """A row without a result, as it is put aside; or stop the job."""
+    if step.puts_aside:
+        return Rejection(step.name, str(unfit), place, shown, as_base64(original), unfit.is_final)
     raise RowError(
         RowFailure(
             kind="function",

@@ -1,7 +1,7 @@
-"""Keys that come as text, from a file or a command line: cast by Spark to the types that the stream has.
+"""Keys that come as text, from a file or a command line: Spark casts them to the types of the stream.
 
-A key is found by Spark's hash of it, which differs between types. So no key is ever read by Python's rules: whatever
-its column is, Spark's own cast makes of the text what the same text would have been in an event.
+A key is found by Spark's hash of it, which differs between types. So Python's rules never read a key: for any type of
+column, Spark's own cast makes of the text what the same text would have been in an event.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Texts = Sequence[str | None]
 """The columns of a key, as text."""
 
 Begun = tuple[Texts, str]
-"""A key and the state that it begins with, as `statejson.read_state` reads it."""
+"""A key and its initial state, as `statejson.read_state` reads it."""
 
 
 def hash_of(keys: Sequence[str]) -> Column:
-    """The hash that decides where a key's state is; one key for all has one too."""
+    """The hash that decides where a key's state is; the single key of an unkeyed step has one, too."""
     from pyspark.sql import functions as F
 
     made = F.xxhash64(*(quote(key) for key in keys)) if keys else F.lit(0).cast("bigint")
@@ -51,8 +51,8 @@ def keyed_frame(spark: SparkSession, rows: Sequence[Begun], kinds: Mapping[str, 
         for _ in batches:
             yield from table.to_batches(max_chunksize=_BATCH_ROWS)
 
-    # Not by createDataFrame, which would make this session the active one, in whose place Spark looks for the sources
-    # of all others.
+    # Not by createDataFrame: it would make this session the active one, and Spark looks for the sources of all other
+    # queries there.
     one = spark.range(0, 1, 1, numPartitions=1)
     given = one.mapInArrow(tell, ", ".join(f"{name} STRING" for name in columns))
     casts = [_cast(_text_name(place), kind).alias(name) for place, (name, kind) in enumerate(kinds.items())]
@@ -69,11 +69,11 @@ def keyed_frame(spark: SparkSession, rows: Sequence[Begun], kinds: Mapping[str, 
 
 
 class OutOfReach(StepFailed):
-    """A row has a time or a date that Python has none for: its years are 1 to 9999."""
+    """A row has a time or a date that Python cannot represent: its years are 1 to 9999."""
 
 
 def as_list(column: pa.ChunkedArray, name: str = "a column") -> list[Any]:
-    """The values of a column for Python; OutOfReach, with the number of the row, for a time that it cannot have."""
+    """The values of a column for Python; OutOfReach, with the number of the row, for a time beyond its years."""
     try:
         return _values(column)
     except OverflowError as error:
@@ -83,12 +83,12 @@ def as_list(column: pa.ChunkedArray, name: str = "a column") -> list[Any]:
 
 
 def as_keys(column: pa.ChunkedArray, name: str = "the key") -> list[Any]:
-    """The values of a column of the key, of which those that Spark calls equal are written alike."""
+    """The values of a key's column: those that Spark calls equal are equal in Python, too."""
     import pyarrow as pa
 
     values = as_list(column, name)
     if pa.types.is_floating(column.type):
-        return [None if value is None else value + 0.0 for value in values]  # zero has no sign then
+        return [None if value is None else value + 0.0 for value in values]  # removes the sign of zero
     return values
 
 
@@ -113,7 +113,7 @@ def _is_in_reach(column: pa.ChunkedArray) -> bool:
 
 
 def _as_micros(column: pa.ChunkedArray) -> str:
-    """The one time of a column as a number, since there is no other way to write it."""
+    """The only time of a column as a number, since it cannot be written in another way."""
     import pyarrow as pa
 
     if not pa.types.is_timestamp(column.type):

@@ -1,9 +1,9 @@
-"""How much a running query takes of each source in an epoch.
+"""Change how much a running query takes from each source in an epoch.
 
-Spark asks a source for its limit once, when a query starts, and keeps the answer in a map that it looks at before every
-epoch. Its classes hide nothing of that map from Java, so it can be changed while the query runs; the next epoch that is
-planned takes the new limits. Only topics are limited so: files are by bytes, and do not say how much waits; sources in
-Python count for themselves.
+Spark asks a source for its limit once, when a query starts, and keeps the answer in a map that it reads before every
+epoch. Java can reach that map, so we can change it while the query runs; the next planned epoch uses the new limits.
+Only topics are limited so: files are limited by bytes, and do not say how much waits; sources in Python count for
+themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """The limits of one query, which was started with `rows_first` for each of its sources; `execution` is Spark's."""
+    """The limits of one query, which started with `rows_first` for each of its sources; `execution` is Spark's."""
 
     def __init__(self, spark: SparkSession, execution: Any, rows_first: int) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -25,7 +25,7 @@ class Limits:
         self._rows = rows_first
 
     def set(self, rows: int) -> None:
-        """Let the next epochs take so many rows of each topic."""
+        """Limit the next epochs to this number of rows of each topic."""
         if rows == self._rows:
             return
         sources = self._execution.uniqueSources()

@@ -1,8 +1,8 @@
-"""Lists and maps on their way to Python.
+"""Send lists and maps to Python without slow columns of nulls.
 
-With every row that Spark adds to a batch it asks how large the batch is, and Arrow then writes the offsets of all null
-lists since the last one that was not null: a column of nulls takes time with the square of a batch's rows, more than
-ten microseconds a row. So a null travels as an empty list, and one number beside the row says which of them were null.
+After every row that Spark adds to a batch, it asks for the batch's size. Arrow then writes the offsets of all null
+lists since the last one that was not null. So a column of nulls takes time with the square of a batch's rows, more than
+ten microseconds a row. Therefore a null travels as an empty list, and one number beside the row says which were null.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NULLS = "__nulls"
-_COLUMNS_MAX = 62  # the bits of a BIGINT that are safe to add up
+_COLUMNS_MAX = 62  # the bits of a BIGINT that can be added up safely
 
 
 def null_columns(frame: DataFrame) -> tuple[str, ...]:
-    """The lists and maps of a frame that may be null, as far as one number can tell."""
+    """The lists and maps of a frame that may be null, as many as one number can mark."""
     from pyspark.sql.types import ArrayType, MapType
 
     found = [field.name for field in frame.schema.fields if isinstance(field.dataType, ArrayType | MapType)]
@@ -29,7 +29,7 @@ def null_columns(frame: DataFrame) -> tuple[str, ...]:
 
 
 def with_empty(frame: DataFrame, names: tuple[str, ...]) -> DataFrame:
-    """The frame with empty ones where these are null, and the number that tells which were."""
+    """The frame with empty lists and maps instead of null ones, and the number that marks these."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
 
@@ -46,11 +46,11 @@ def with_empty(frame: DataFrame, names: tuple[str, ...]) -> DataFrame:
     nulls = reduce(lambda one, other: one + other, [bit.cast("bigint") for bit in bits])
     taken = {name.lower() for name in frame.columns}
     free = next(name for number in range(len(taken) + 1) if (name := f"{_NULLS}{number}") not in taken)
-    return frame.select(*columns, nulls.alias(free))  # the last one, by which it is found again
+    return frame.select(*columns, nulls.alias(free))  # as the last column: `with_nulls` finds it there
 
 
 def with_nulls(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
-    """A batch as it was before `with_empty`."""
+    """The batch as it was before `with_empty`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,15 +1,15 @@
-"""Whether the machines of a cluster can do a job's work, asked before anything is read or written.
+"""Check whether the machines of a cluster can do a job's work, before anything is read or written.
 
-One small task for every core that the cluster has given says what its machine lacks. What is found out here would come
-later as an error from the depth of an epoch, or, worse, not at all: state that every machine writes to a disk of its
-own looks well until another machine needs it.
+One small task for every core that the cluster has given reports what its machine lacks. Without this check the lack
+would appear later as an error from the depth of an epoch, or, worse, not at all: state that every machine writes to a
+disk of its own looks well until another machine needs it.
 
-    the Python          starts at all, and is of the driver's version (Spark itself refuses another one)
+    the Python          starts at all, and has the driver's version (Spark itself refuses another one)
     the libraries       those that tasks of this job import
-    the checkpoint      where it is a directory of the driver's machine: the same directory is seen from there
+    the checkpoint      if it is a directory of the driver's machine: this machine sees the same directory
 
-Machines that join later are not asked; a task that fails there is tried again elsewhere. A master without free workers
-lets such a task wait for ever, so they are given five minutes.
+Machines that join later are not checked; a task that fails there is retried elsewhere. A master without free workers
+would let such a task wait forever, so the limit is five minutes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_machines(context: SparkContext, *, libraries: Sequence[str], checkpoin
 
     Args:
         libraries: the names of the modules that tasks import.
-        checkpoint: a directory of this machine that tasks write to; None where they write to none.
+        checkpoint: a directory of this machine that tasks write to; None if they write to none.
     """
     if checkpoint is None:
         lacks = _ask(context, libraries, None)
@@ -64,7 +64,7 @@ def check_machines(context: SparkContext, *, libraries: Sequence[str], checkpoin
 
 
 def refusal(lacks: Iterable[Lack], *, master: str, checkpoint: Path | None) -> Refused:
-    """The error that says what is missing where, each once."""
+    """The error that says what each machine lacks, without repetition."""
     lacks = [*lacks]
     missing = sorted({name for lack in lacks for name in lack.libraries})
     if missing:
@@ -73,7 +73,7 @@ def refusal(lacks: Iterable[Lack], *, master: str, checkpoint: Path | None) -> R
             f"the Python of the cluster's machines lacks {', '.join(missing)}",
             where=f"{', '.join(hosts)}; master {master}",
             fix="install what the job needs there, or send it along: `lockgate package` writes requirements.txt, and "
-            "with --environment an archive of it; another Python of those machines is named by PYSPARK_PYTHON",
+            "with --environment an archive of it; PYSPARK_PYTHON names another Python of those machines",
         )
     hosts = sorted({lack.host for lack in lacks})
     return Refused(
@@ -107,15 +107,15 @@ def _ask(context: SparkContext, libraries: Sequence[str], seen: Path | None) -> 
         if is_late.is_set():
             raise BadMachine(
                 f"no machine of the cluster has answered within {ANSWER_SECONDS:.0f} s: the master has no free workers,"
-                " or none with the cores and the memory that are asked for",
+                " or none with the requested cores and memory",
                 where=f"master {context.master}",
-                fix="see in the master's own pages whether workers are there, and what other applications hold of them",
+                fix="see in the master's own pages whether workers are there, and what other applications use of them",
             ) from error
         raise BadMachine(
             f"the machines of the cluster cannot run Python for this job: {_cause(str(error))}",
             where=f"master {context.master}, Python {context.pythonExec}",
-            fix="they need that Python, in the driver's version, with pandas and pyarrow; another path there is named "
-            "by PYSPARK_PYTHON",
+            fix="they need that Python, in the driver's version, with pandas and pyarrow; PYSPARK_PYTHON names another"
+            " path on those machines",
         ) from error
     finally:
         limit.cancel()
@@ -124,7 +124,7 @@ def _ask(context: SparkContext, libraries: Sequence[str], seen: Path | None) -> 
 
 
 def _cause(message: str) -> str:
-    """What Python said last before it died, where Spark has kept it; else what Spark says."""
+    """Python's last message before it died, if Spark has kept it; else Spark's message."""
     for line in reversed(message.splitlines()):
         if "Error: " in line and not line.lstrip().startswith(("at ", "org.", "java.", "py4j.", "Caused by")):
             return line.strip()
@@ -132,7 +132,7 @@ def _cause(message: str) -> str:
 
 
 def look_here(libraries: Sequence[str], seen: str | None) -> Lack:
-    """What the machine lacks on which this runs."""
+    """What the machine of this process lacks."""
     missing = tuple(name for name in libraries if not _is_there(name))
     return Lack(socket.gethostname(), missing, is_blind=seen is not None and not Path(seen).exists())
 

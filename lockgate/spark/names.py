@@ -1,8 +1,8 @@
-"""Classes of the JVM that are looked up once.
+"""Look up classes of the JVM only once.
 
-Py4J asks the JVM for a class by every name it meets, again at every use: `jvm.functions.col` is three messages, and for
-a name without its package the JVM searches all jars in all packages that are imported. One epoch uses hundreds of such
-names. Here a class that is needed again and again is kept as an attribute, where Python finds it without asking.
+Py4J asks the JVM for a class by every name that it meets, again at every use: `jvm.functions.col` is three messages.
+For a name without its package the JVM searches all jars in all imported packages. One epoch uses hundreds of such
+names. Here a class that is often needed is kept as an attribute, and Python finds it without asking.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLASSES = (
     "scala.Option",
     "scala.jdk.javaapi.CollectionConverters",
 )
-# PySpark asks for these by one name with dots in it, and not package by package.
+# PySpark asks for these by one name with dots, and not package by package.
 _WITH_DOTS = (
     "org.apache.spark.sql.classic.SparkSession",
     "org.apache.spark.sql.functions",
@@ -54,6 +54,6 @@ def keep_names(jvm: JVMView) -> None:
             setattr(place, package, getattr(place, package))
             place = getattr(place, package)
         found = getattr(place, last)
-        # A name that is no class yet may become one when a jar is added: only classes are kept.
+        # Only classes are kept: a name that is no class yet may become one when a jar is added.
         if isinstance(found, JavaClass):
             setattr(place, last, _KeptClass(found._fqn, found._gateway_client))

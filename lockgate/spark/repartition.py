@@ -1,15 +1,15 @@
-"""The state of a checkpoint, dealt out to another number of partitions by Spark's offline repartition.
+"""Move the state of a checkpoint to another number of partitions, by Spark's offline repartition.
 
-Spark adds an epoch to the checkpoint that reads nothing and calls no sink: offsets as before with another number of
-partitions, all state written anew for it, then the commit. Its own operators are dealt out by their keys, as Spark
-does it. Ours are not: Spark knows buckets, and it is the keys inside their pages that belong elsewhere (`dealing`):
+Spark adds an epoch to the checkpoint that reads nothing and calls no sink: the old offsets with another number of
+partitions, all state rewritten for it, then the commit. Spark redistributes its own operators by their keys. Ours need
+more: Spark knows only buckets, and the keys inside their pages belong elsewhere (`dealing`):
 
     deal      in the tasks that read the old state: every page as pieces, one for each new bucket
     exchange  to the partition of the bucket, by the least hash of each piece
-    gather    pages again, the index behind them, and what there is once for a bucket: whose it is, its timers
+    gather    pages again, the index after them, and what a bucket has once: its owner, its timers
 
-Spark's repartition takes no function of others. So its steps are called one by one here, each as Spark calls it; they
-are private, and this file is the one place that knows them.
+Spark's repartition accepts no function of ours. So we call its steps one by one, each as Spark calls it. They are
+private, and this file is the one place that knows them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import InvariantBroken, Refused
+from lockgate.failures import Carried
 from lockgate.operators.dealing import deal, gather
-from lockgate.operators.pages import INDEX
-from lockgate.spark.keyed import OWNER, buckets_of
+from lockgate.operators.pages import INDEX, damaged
+from lockgate.signing import driver_signer
+from lockgate.spark.keyed import OWNER
+from lockgate.spark.packing import buckets_of
 from lockgate.spark.staterows import binary_row, bucket_key, cell_key, cell_of, read_binary, timer_of
+from lockgate.untrusted import Unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 _TIMERS = ("$eventTimers", "$procTimers")
 _ROWS_AT_ONCE = 16  # a page may have half a megabyte
-# What Spark's own `run` consists of, but for the move.
+# The steps of Spark's own `run`, except the move.
 _STEPS = (
     "checkpointMetadata",
     "resolvedCpLocation",
@@ -46,24 +50,24 @@ _PIECES = "part INT, family STRING, least BIGINT, piece BINARY"
 
 @dataclass(frozen=True)
 class Buckets:
-    """What the buckets of one operator of ours have in common, which is not read out of their pages."""
+    """What the buckets of one operator of ours have in common, and their pages do not contain."""
 
-    owner: str  # whose they are
+    owner: str  # the step that they belong to
     pages: Mapping[str, Common] = field(default_factory=dict)  # by the names of the states
 
 
 @dataclass(frozen=True)
 class Common:
-    """What the indexes of all buckets say alike."""
+    """What the indexes of all buckets have in common."""
 
     clock: int
     declared: Mapping[str, Any] | None
 
 
 def repartition_state(spark: SparkSession, root: str, partitions: int, buckets: Mapping[int, Buckets]) -> int:
-    """Write the state anew for so many partitions; the number of the epoch that was added for it.
+    """Rewrite the state for this number of partitions; returns the number of the epoch that was added for it.
 
-    One that was interrupted goes on. No query of the checkpoint may run meanwhile.
+    Continues a run that was interrupted. No query of the checkpoint may run in the meantime.
 
     Args:
         buckets: the operators of ours, by the numbers that Spark gave them.
@@ -106,7 +110,7 @@ def repartition_state(spark: SparkSession, root: str, partitions: int, buckets: 
 
 
 class _Mover:
-    """A move as a function of the JVM; what it raises is kept, because the JVM shows its text alone."""
+    """A move as a function of the JVM; its exception is kept, because the JVM keeps only the text."""
 
     def __init__(self, move: Callable[[int, Any], DataFrame]) -> None:
         self._move = move
@@ -142,7 +146,7 @@ class _Private:
             method.setAccessible(True)
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """Call a method with as many of these as it takes; reflection widens numbers."""
+        """Call a method with as many of these arguments as it takes; reflection widens numbers."""
         jvm: Any = self._spark._jvm
         gateway: Any = self._spark.sparkContext._gateway
         method = self._methods[name]
@@ -153,13 +157,13 @@ class _Private:
 
 
 def deal_out(rows: DataFrame, partitions: int, buckets: Buckets) -> DataFrame:
-    """The rows of an operator of ours, in so many new buckets."""
+    """The rows of an operator of ours, in this number of new buckets."""
     from pyspark.sql.types import StructType
 
     timers, as_pieces = _timers(rows), StructType.fromDDL(_PIECES)
     assert isinstance(as_pieces, StructType)
     numbers, pages = buckets_of(partitions), dict(buckets.pages)
-    owner, schema = binary_row(buckets.owner.encode()), rows.schema
+    owner, schema, signer = binary_row(buckets.owner.encode()), rows.schema, driver_signer()
 
     def row(bucket: int, key: bytes, value: bytes, family: str) -> pa.RecordBatch:
         return _batch(({"bucket": bucket}, key, value, family), schema)
@@ -167,9 +171,14 @@ def deal_out(rows: DataFrame, partitions: int, buckets: Buckets) -> DataFrame:
     def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for key, value, family in zip(*(batch.column(place).to_pylist() for place in (1, 2, 3)), strict=True):
-                if cell_of(key) == INDEX:
+                cell = cell_of(key)
+                if cell == INDEX:
                     continue
-                for piece in deal(read_binary(value), partitions):
+                try:
+                    dealt = list(deal(read_binary(value), partitions))
+                except Unreadable as error:
+                    raise Carried(damaged(cell, error), signer) from error
+                for piece in dealt:
                     yield _batch((piece.bucket, family, piece.least, piece.content), as_pieces)
 
     def buckets_again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -194,7 +203,7 @@ def deal_out(rows: DataFrame, partitions: int, buckets: Buckets) -> DataFrame:
 
 
 class _Given:
-    """Pieces by family, one after the other, as they come."""
+    """Pieces by family, one after the other, in their order."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._rows = (
@@ -205,17 +214,17 @@ class _Given:
         self._next = next(self._rows, None)
 
     def of(self, family: str) -> Iterator[tuple[int, bytes]]:
-        """Those of a family."""
+        """The pieces of a family."""
         while self._next is not None and self._next[0] == family:
             _, least, piece = self._next
             self._next = next(self._rows, None)
             yield least, piece
 
     def check(self) -> None:
-        """See that none is left."""
+        """Check that none is left."""
         if self._next is not None:
             raise InvariantBroken(
-                f"pieces of {self._next[0]!r} came out of order", where="rescaling of state", fix="report this"
+                f"pieces of {self._next[0]!r} were out of order", where="rescaling of state", fix="report this"
             )
 
 
@@ -225,7 +234,7 @@ def is_timers(state: str) -> bool:
 
 
 def _timers(rows: DataFrame) -> list[tuple[str, bytes, bytes]]:
-    """The timers of one bucket. All buckets have the same: each wants to be called when the time goes on."""
+    """The timers of one bucket. All buckets have the same: each must be called when the time moves."""
     from pyspark.sql import functions as F
 
     family = F.col("column_family_name")

@@ -1,15 +1,18 @@
-"""What travels to the Python of other machines: this package, and the modules that lie beside a job file.
+"""What travels to the Python of other machines: this package, and the modules beside a job file.
 
 The machines of a cluster have Spark, and a Python with pandas, Arrow and the client libraries that a job needs. They
-have neither this package nor the author's own modules, and need not: both travel as archives, with every application.
+need neither this package nor the user's own modules: both travel as archives, with every application.
 
-    lockgate.zip            this package, the very version that the driver runs
-    lockgate-job.zip        modules beside the job file, where it imports any
-    lockgate-environment    the libraries, where somebody chose to send those too (`lockgate package --environment`)
+    lockgate-TOKEN.zip        this package, in exactly the version that the driver runs
+    lockgate-job-TOKEN.zip    modules beside the job file, if it imports any
+    lockgate-environment      the libraries, if the user sends those too (`lockgate package --environment`)
 
-Spark puts what it distributes into the working directory of an executor before the first task. The process that Python
-workers are forked from is started there, and is ours: so all must be on its path, and not only on that of a worker,
-where Spark puts it. The names are relative, because nobody knows the directories of another machine.
+A driver of Spark sends a file to any process that names it, also to one without the secret that all its other ports ask
+for. So a name holds a token that no such process can guess.
+
+Spark puts what it distributes into the working directory of an executor before the first task. The process from which
+Python workers are forked is started there, and is ours. So all must be on the path of that process, and not only on
+that of a worker, where Spark puts it. The names are relative, because the directories of other machines are unknown.
 """
 
 from __future__ import annotations
@@ -18,46 +21,66 @@ import ast
 import importlib.machinery
 import importlib.metadata
 import os
+import re
+import secrets
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lockgate.errors import Refused
 
-PACKAGE_ARCHIVE = "lockgate.zip"
-JOB_ARCHIVE = "lockgate-job.zip"
 ENVIRONMENT = "lockgate-environment"
-PYTHON_PATH = os.pathsep.join((PACKAGE_ARCHIVE, JOB_ARCHIVE, ENVIRONMENT))
-"""The path of Python on an executor, relative to its working directory; what was not sent is not missed."""
+_PACKAGE, _JOB = "lockgate", "lockgate-job"
+_ARCHIVE = re.compile(r"(lockgate|lockgate-job)-[0-9a-f]{32}\.zip")
 
 _TIME = (1980, 1, 1, 0, 0, 0)  # of every file in an archive, so that the same files make the same archive
+
+
+def is_archive(name: str) -> bool:
+    """Is this the name of an archive that travels?"""
+    return _ARCHIVE.fullmatch(name) is not None
+
+
+def is_job_archive(name: str) -> bool:
+    """Is this the name of the archive with the modules of a job?"""
+    return is_archive(name) and name.startswith(f"{_JOB}-")
+
+
+def python_path(archives: Iterable[str]) -> str:
+    """The path of Python on an executor, relative to its working directory; a part that was not sent does no harm."""
+    return os.pathsep.join((*archives, ENVIRONMENT))
+
+
+def sent_archives() -> list[str]:
+    """The archives that spark-submit has sent to this driver, and sends to the executors."""
+    return list(dict.fromkeys(filter(is_archive, (Path(place).name for place in sys.path))))
 
 
 def pack_package(into: Path) -> Path:
     """The archive of this package in a directory."""
     root = Path(__file__).parents[1]
-    archive = into / PACKAGE_ARCHIVE
+    archive = into / _new_name(_PACKAGE)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in _files_below(root):
             _add(packed, f"{root.name}/{file.relative_to(root).as_posix()}", file.read_bytes())
-        # Whoever asks which version this is asks the metadata.
+        # A lookup of the version reads the metadata.
         told = importlib.metadata.distribution("lockgate")
         _add(packed, f"lockgate-{told.version}.dist-info/METADATA", (told.read_text("METADATA") or "").encode())
     return archive
 
 
 def pack_modules(job_file: Path, into: Path, *, with_job: bool = False) -> Path | None:
-    """The archive of what a job file imports from beside it, with the file itself or without; None where it is empty.
+    """The archive of what a job file imports from beside it, with or without the file itself; None if it is empty.
 
-    The job file is in it as it is, and not as a module: it is loaded from a file, wherever it came from.
+    The job file is in it unchanged, and not as a module: it is loaded from a file, wherever it came from.
     """
     home = job_file.resolve().parent
     files = [file for module in find_modules(job_file) for file in _files_below(module)]
     files += [job_file.resolve()] if with_job else []
     if not files:
         return None
-    archive = into / JOB_ARCHIVE
+    archive = into / _new_name(_JOB)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in sorted(set(files)):
             _add(packed, file.relative_to(home).as_posix(), file.read_bytes())
@@ -83,7 +106,7 @@ def top_level_imports(file: Path) -> set[str]:
     try:
         read = ast.parse(file.read_bytes())
     except SyntaxError as error:
-        raise Refused(f"{file.name} cannot be read: {error.msg}", f"{file}:{error.lineno}", "mend the file") from None
+        raise Refused(f"{file.name} cannot be read: {error.msg}", f"{file}:{error.lineno}", "fix the file") from None
     names: set[str] = set()
     for node in ast.walk(read):
         if isinstance(node, ast.Import):
@@ -93,8 +116,12 @@ def top_level_imports(file: Path) -> set[str]:
     return names
 
 
+def _new_name(kind: str) -> str:
+    return f"{kind}-{secrets.token_hex(16)}.zip"
+
+
 def _beside(home: Path, name: str) -> Path | None:
-    """A module or package of this name beside the job file, where that is the one which Python means."""
+    """A module or package of this name beside the job file, if an import of the name would find it."""
     for place in (home / name, home / f"{name}.py"):
         is_package = place.is_dir() and any(place.rglob("*.py"))
         if (is_package or place.is_file()) and _is_meant(home, name):
@@ -103,12 +130,12 @@ def _beside(home: Path, name: str) -> Path | None:
 
 
 def _is_meant(home: Path, name: str) -> bool:
-    """A job file's directory comes last on the path: a kafka.py beside it is not what anybody means by kafka."""
+    """Does the name mean the module beside the job file? That directory comes last on the path."""
     if name in ("lockgate", "pyspark") or importlib.machinery.BuiltinImporter.find_spec(name) is not None:
         return False
     other = [place for place in sys.path if Path(place or ".").resolve() != home]
     found = importlib.machinery.PathFinder.find_spec(name, other)
-    return found is None or found.origin is None  # a directory without __init__.py anywhere is no rival
+    return found is None or found.origin is None  # a directory without __init__.py elsewhere is no rival
 
 
 def _files_below(place: Path) -> Iterator[Path]:
@@ -117,7 +144,7 @@ def _files_below(place: Path) -> Iterator[Path]:
         return
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(one for one in folders if one != "__pycache__" and not one.startswith("."))
-        # What is hidden is nobody's module: settings of editors, and secrets such as .env.
+        # Hidden files are no modules: settings of editors, and secrets such as .env.
         yield from (Path(folder) / name for name in sorted(names) if not name.endswith(".pyc") and name[0] != ".")
 
 

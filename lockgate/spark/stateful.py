@@ -1,16 +1,16 @@
-"""Keyed steps as operators: what an author described becomes what runs in Python workers.
+"""Keyed steps as operators: what a user described becomes what runs in Python workers.
 
-Here the two worlds meet: SQL is evaluated by Spark, before rows are packed, and what an operator reads are its results;
-types are those that Spark's analyser tells. What happens to the rows of a key then is the operator's.
+Spark evaluates SQL before rows are packed, and an operator reads its results. Types are those of Spark's analyser. From
+there on the operator decides what happens to the rows of a key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.dataflow.endpoints import POSITION
@@ -34,9 +34,10 @@ from lockgate.errors import BadJob, InvariantBroken
 from lockgate.operators import evaluation, pattern
 from lockgate.operators.contract import Key, Operator, StepFailed, Values
 from lockgate.operators.countwindows import CountWindows, UntilWindows
+from lockgate.operators.encoding import PLAIN, Encoding
 from lockgate.operators.evolution import Declarations, Declared
 from lockgate.operators.fold import Fold
-from lockgate.operators.folds import fold_of
+from lockgate.operators.folds import Combine, fold_of
 from lockgate.operators.openwindows import Triggers
 from lockgate.operators.rolling import Rolled, RollingOperator
 from lockgate.operators.rows import Given, Results, row_maker
@@ -52,7 +53,7 @@ _IDENTITY_SQL = f"xxhash64({POSITION}.source, {POSITION}.part, {POSITION}.at, {P
 _CONDITION = "condition"
 
 # One text, because it is read and kept with every event that waits. It sorts as positions do: numbers have all their
-# digits, and what splits them is less than every character.
+# digits, and the separator is less than every character.
 _PLACE = "place"
 _PLACE_SQL = (
     f"concat_ws(char(0), {POSITION}.source, {POSITION}.part, lpad({POSITION}.at, 19, '0'),"
@@ -63,24 +64,49 @@ _SPACE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|\s+""", re
 
 @dataclass(frozen=True)
 class Described:
-    """An operator, the SQL for what it reads, and what its state is made of beside the key."""
+    """An operator, the SQL for what it reads, and the contents of its state beside the key."""
 
     operator: Operator
     reads: Mapping[str, str]
     parts: Mapping[str, str]
     states: Declarations = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)  # the types of the key's columns
+    encoding: Encoding = PLAIN  # with the classes that the step's functions declare
 
     @property
     def declared(self) -> Declared:
-        """What is kept beside the state, so that code that has changed is told from code that has not."""
+        """The description that is kept beside the state, to notice that the code has changed."""
         key = ", ".join(f"{name} {kind}" for name, kind in self.keys.items())
         return {"parts": {**self.parts, "the key": key or "one for all"}, "states": self.states}
 
 
 def describe(step: Keyed, frame: DataFrame, *, columns: Sequence[str], time: EventTime | None) -> Described:
-    """The operator of a step over the rows of a frame, of which the author sees these columns."""
-    return replace(_described(step, frame, columns, time), keys=_types_of(frame, step.keys))
+    """The operator of a step over the rows of a frame, of which the user sees these columns."""
+    encoding = Encoding([one for function in _combining(step) for one in _named_tuples(function)])
+    return replace(_described(step, frame, columns, time), keys=_types_of(frame, step.keys), encoding=encoding)
+
+
+def _combining(step: Keyed) -> list[Callable[..., Any]]:
+    """The user's functions whose results are kept unchanged."""
+    return [fold.function for fold in folds_of(step) if isinstance(fold, Combine)]
+
+
+def folds_of(step: Keyed) -> list[Fold]:
+    """The folds that the user chose, beside those that SQL names."""
+    aggregates = step.aggregates.values() if isinstance(step, Rolling | WindowAggregate) else ()
+    return [one.fold for one in aggregates if isinstance(one, Aggregate)]
+
+
+def _named_tuples(function: Callable[..., Any]) -> list[type]:
+    """The return type of a function, if it is a named tuple.
+
+    Annotations are read here, in the driver: workers do not have all names that an annotation may use.
+    """
+    try:
+        given = get_type_hints(function).get("return")
+    except (AttributeError, NameError, TypeError):
+        return []
+    return [given] if isinstance(given, type) and issubclass(given, tuple) and hasattr(given, "_fields") else []
 
 
 def _described(step: Keyed, frame: DataFrame, columns: Sequence[str], time: EventTime | None) -> Described:
@@ -109,7 +135,7 @@ def side_of(step: Keyed, side: LateEvents | TimedOut) -> int:
 
 @dataclass(frozen=True)
 class _Kept:
-    """An aggregate as it is kept: its type, its fold, and the SQL of what feeds it, also as the author wrote it."""
+    """An aggregate as it is kept: its type, its fold, and the SQL of its input, also as the user wrote it."""
 
     name: str
     type: str
@@ -153,7 +179,7 @@ def _kept_one(name: str, aggregate: str | Aggregate, frame: DataFrame) -> _Kept:
 
 
 def _type_of(sql: str, frame: DataFrame) -> str:
-    """The type of a SQL aggregate, as Spark's own analyser tells it."""
+    """The type of a SQL aggregate, by Spark's own analyser."""
     from pyspark.sql import functions as F
 
     return frame.groupBy().agg(F.expr(sql).alias("one")).schema["one"].dataType.simpleString()
@@ -174,7 +200,7 @@ def _rolling(step: Rolling, frame: DataFrame) -> Described:
 
 
 def _kept_parts(kept: Sequence[_Kept]) -> dict[str, str]:
-    """What aggregates are kept as, and of what, one by one in their order, which is that of the state."""
+    """The types and arguments of the kept aggregates, one by one in the order of the state."""
     parts = {}
     for number, one in enumerate(kept, 1):
         parts[f"aggregate {number}"] = f"{one.name} {one.type} by {_told_fold(one.fold)}"
@@ -183,19 +209,19 @@ def _kept_parts(kept: Sequence[_Kept]) -> dict[str, str]:
 
 
 def _spaced_once(sql: str) -> str:
-    """SQL without the white space that means nothing: what stands in quotes stays as it is."""
+    """SQL without the white space that means nothing: text in quotes stays as it is."""
     return _SPACE.sub(lambda found: found[1] or " ", sql).strip()
 
 
 def _told_fold(fold: Fold) -> str:
-    """A fold in words, without the author's functions: those may change, as long as they keep the same."""
+    """A fold in words, without the user's functions: those may change, as long as they keep the same."""
     shown: dict[str, Any] = {one.name: getattr(fold, one.name) for one in fields(fold)} if is_dataclass(fold) else {}
     settings = ", ".join(f"{name}={value!r}" for name, value in shown.items() if not callable(value))
     return f"{type(fold).__name__}({settings})"
 
 
 def _row_parts(columns: Sequence[str], frame: DataFrame) -> dict[str, str]:
-    """What rows are kept as."""
+    """The columns and types of kept rows."""
     kinds = _types_of(frame, columns)
     return {"a row that is kept": ", ".join(f"{name} {kind}" for name, kind in kinds.items())}
 
@@ -210,11 +236,11 @@ def _types_of(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
 
 def _windows(step: Windowed, frame: DataFrame, columns: Sequence[str], time: EventTime | None) -> Described:
     told, reads, parts = _evaluation(step, frame, columns)
-    # Without a time of their own, events have that of their arrival.
+    # Without a time of their own, events have the time of their arrival.
     clock = "current_timestamp()" if time is None else quote(time.column)
     reads = {**reads, _TIME: f"unix_micros({clock})", _PLACE: _PLACE_SQL, _IDENTITY: _IDENTITY_SQL}
     window = step.window
-    # A condition is no part of what is kept: it may change.
+    # A condition is not part of the state: it may change.
     kept = {"the window": "until" if isinstance(window, UntilWindow) else str(window), **parts}
     if isinstance(window, CountWindow):
         return Described(CountWindows(_TIME, window.size, window.every, told), reads, kept)
@@ -223,7 +249,8 @@ def _windows(step: Windowed, frame: DataFrame, columns: Sequence[str], time: Eve
             UntilWindows(_TIME, _CONDITION, told), {**reads, _CONDITION: f"if(({window.condition}), true, false)"}, kept
         )
     if time is not None and time.allowed is not None:
-        # With a longer time windows would be corrected that are forgotten. Triggers may change: they only ask sooner.
+        # With a longer time, windows that are already forgotten would be corrected. Triggers may change: they only
+        # change when results are emitted.
         kept["the time of corrections"] = str(time.allowed)
     return Described(TimeWindows(_TIME, _shape(window), told, _triggers(step.trigger, time)), reads, kept)
 
@@ -271,7 +298,7 @@ def _evaluation(
 
 
 class _WholeWindow:
-    """A function of the author's over the rows of a window, as an evaluation calls it."""
+    """A user's function over the rows of a window, as an evaluation calls it."""
 
     def __init__(
         self, function: RowFunction, keys: tuple[str, ...], columns: tuple[str, ...], given: tuple[Given, ...]
@@ -293,7 +320,7 @@ class _WholeWindow:
             raise StepFailed(f"{type(error).__name__}: {error}, in the window of {key!r}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}  # classes that are made on the fly do not travel
+        return {**self.__dict__, "_made": None}  # classes that are made at run time do not travel
 
 
 # Functions with state, patterns
@@ -331,7 +358,7 @@ def _told_stage(stage: pattern.Stage) -> str:
 
 
 def _bare(name: str) -> str:
-    """A column by its own name, which travels once whoever reads it."""
+    """A column by its own name, which travels once for all that read it."""
     return name if name.isidentifier() else quote(name)
 
 

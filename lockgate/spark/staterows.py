@@ -1,8 +1,8 @@
 """Rows of Spark's state as bytes, as far as our buckets have them.
 
-Spark keeps keys and values as rows in its own form: eight bytes that say which fields are null, eight for every field,
-then what does not fit into eight, each piece filled up to a multiple of eight. A field that does not fit has there
-where its bytes begin and how many they are. It is the form of every checkpoint, so it stays.
+Spark keeps keys and values as rows in its own format: eight bytes that say which fields are null, eight for every
+field, then what does not fit into eight, each piece padded to a multiple of eight. A field that does not fit has the
+start and the length of its bytes instead. Every checkpoint has this format, so it stays.
 
     a state of a bucket    (bucket)
     a cell of a bucket     ((bucket), (name))
@@ -16,11 +16,11 @@ import struct
 from lockgate.errors import InvariantBroken
 
 _TIMER_BYTES = 40
-_TIMER_BUCKET = 32  # where the bucket is in a timer
+_TIMER_BUCKET = 32  # the place of the bucket in a timer
 
 
 def bucket_key(bucket: int) -> bytes:
-    """The key of what there is once for a bucket."""
+    """The key of a state that a bucket has once."""
     return struct.pack("<qii", 0, bucket, 0)
 
 
@@ -48,7 +48,7 @@ def read_binary(row: bytes) -> bytes:
 
 
 def timer_of(key: bytes, bucket: int) -> bytes:
-    """The key of a timer as that of another bucket."""
+    """The key of a timer, changed to that of another bucket."""
     if len(key) != _TIMER_BYTES:
         raise InvariantBroken(
             f"the key of a timer has {len(key)} bytes", where="the checkpoint's state", fix="report this"

@@ -1,9 +1,9 @@
-"""How a snapshot of a table gets from the driver to the workers: each process asks for it once.
+"""Send a snapshot of a table from the driver to the workers: each process asks for it once.
 
 Workers have no client for the checkpoint's file system, and Spark's own broadcast cannot be changed once a query runs.
 So they ask at a door of the driver's (serving/door.py); the question is JSON, the answer the bytes of a file.
 
-    {table, snapshot}  ->  the snapshot as Parquet; nothing where it is not that of the epoch in hand
+    {table, snapshot}  ->  the snapshot as Parquet; nothing if it is not that of the current epoch
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TableDoor(Door):
 
 
 def fetch(address: Address, table: str, snapshot: str) -> bytes:
-    """A snapshot, asked of the driver by a worker."""
+    """A snapshot, which a worker requests from the driver."""
     try:
         with call(address, seconds=_ANSWER_SECONDS) as connection:
             connection.send_bytes(json.dumps({"table": table, "snapshot": snapshot}).encode())
@@ -50,6 +50,6 @@ def fetch(address: Address, table: str, snapshot: str) -> bytes:
         raise EpochFailed(
             f"the driver does not hold snapshot {snapshot} of the table any more",
             where=f"a task that needs table {table!r}",
-            fix="the epoch that this task belongs to is over; there is nothing to mend",
+            fix="the epoch that this task belongs to is over; there is nothing to fix",
         )
     return content

@@ -1,13 +1,14 @@
-"""A stream joined with a small table that every worker holds.
+"""Join a stream with a small table that every worker holds.
 
-The driver says, for every epoch, which snapshot of a table its rows meet (runtime/tables.py); the word travels with the
-tasks, as a property of the job. A worker asks for a snapshot once and keeps it, indexed by the columns of the join.
+For every epoch the driver says which snapshot of a table its rows meet (runtime/tables.py). This travels with the
+tasks, as a property of the Spark job. A worker asks for a snapshot once and keeps it, indexed by the columns of the
+join.
 
     event   -> key columns alone, in Arrow batches -> Python: the rows of the table that have this key, as an array
-            -> native: one row for each of them, with all columns of the event untouched
+            -> native: one row for each of them, with all columns of the event unchanged
 
-So a watermark, and what else Spark knows of a column, goes through. As in SQL a null key meets nothing, and whole
-numbers are equal whatever their width.
+So a watermark, and all else that Spark knows of a column, is kept. As in SQL a null key meets no row, and whole numbers
+are equal whatever their width.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.dataflow.endpoints import POSITION
+from lockgate.dataflow.joinkind import JoinKind
 from lockgate.dataflow.schema import quote
 from lockgate.dataflow.table import TableRows
 from lockgate.errors import BadJob, EpochFailed, InvariantBroken
@@ -33,31 +35,31 @@ if TYPE_CHECKING:
     from pyspark.sql.types import ArrayType, StructType
 
 SNAPSHOTS = "lockgate.tables"
-"""The property of an epoch's jobs that says which snapshot of each table their rows meet, as JSON."""
+"""The property of an epoch's Spark jobs that says which snapshot of each table their rows meet, as JSON."""
 
 ROWS_AT_ONCE = 50_000
-"""So many rows of a table are given back at once, however many have the same key."""
+"""At most this many rows of a table are returned at once, however many have the same key."""
 
 _HELD_MAX = 16
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _KEYS = (*_WHOLE, "string", "boolean", "date", "timestamp", "timestamp_ntz", "binary", "decimal")
 _PRESENT = "__present"
-"""Stands for the columns of a table that has none beside its key."""
+"""Replaces the columns of a table that has none beside its key."""
 
 
 @dataclass(frozen=True)
 class TableJoining:
-    """What a worker is told."""
+    """The part that a worker receives."""
 
     door: Address
     table: str
-    on: tuple[str, ...]  # as the table calls them
-    columns: tuple[str, ...]  # what is given of the table
+    on: tuple[str, ...]  # by the names in the table
+    columns: tuple[str, ...]  # the columns that the table adds
     signer: Signer = field(default_factory=driver_signer)
 
 
 def schema_of(rows: TableRows) -> StructType:
-    """The declared columns of a table as Spark has them."""
+    """The declared columns of a table as Spark types."""
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(rows.schema)
@@ -66,9 +68,9 @@ def schema_of(rows: TableRows) -> StructType:
 
 
 def join_table(
-    frame: DataFrame, schema: StructType, *, door: Address, table: str, on: Sequence[str], how: str, where: str
+    frame: DataFrame, schema: StructType, *, door: Address, table: str, on: Sequence[str], how: JoinKind, where: str
 ) -> DataFrame:
-    """Every row with the columns of each row of the table that agrees in `on`; with how="left" those without, too."""
+    """Every row with the columns of each table row that agrees in `on`; with how="left" also rows that meet none."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BooleanType, StructField, StructType
 
@@ -81,7 +83,7 @@ def join_table(
         raise BadJob(
             f"both the stream and table {table!r} have a column {', '.join(twice)}",
             where=where,
-            fix="rename it in a select before the join, or leave it out of the schema of the table",
+            fix="rename it in a select before the join, or omit it from the schema of the table",
         )
     joining = TableJoining(
         door=door,
@@ -91,7 +93,7 @@ def join_table(
     )
     made = [StructField(field.name, field.dataType) for field in taken] or [StructField(_PRESENT, BooleanType())]
     found = frame.withColumn("__found", _look_up(joining, ArrayType(StructType(made)))(F.struct(*keys)))
-    explode = F.posexplode_outer if how == "left" else F.posexplode
+    explode = F.posexplode_outer if how is JoinKind.LEFT else F.posexplode
     rows = found.select("*", explode("__found").alias("__number", "__row"))
     return rows.select(
         *(_numbered() if name == POSITION else F.col(quote(name)) for name in frame.columns),
@@ -100,10 +102,10 @@ def join_table(
 
 
 def _key(frame: DataFrame, schema: StructType, name: str, table: str, where: str) -> Column:
-    """A column of the join as it is looked up; refuses what is not equal in the same way on both sides."""
+    """A column of the join as it is looked up; refuses types that are not equal in the same way on both sides."""
     from pyspark.sql import functions as F
 
-    if name.lower() not in map(str.lower, frame.columns):  # behind a transform only Spark knows
+    if name.lower() not in map(str.lower, frame.columns):  # after a transform only Spark knows the columns
         raise BadJob(
             f"column {name!r} does not exist", where=where, fix=f"the columns here are {', '.join(frame.columns)}"
         )
@@ -127,16 +129,16 @@ def _key(frame: DataFrame, schema: StructType, name: str, table: str, where: str
 
 
 def _numbered() -> Column:
-    """The place of an event, told apart for each of the rows that it becomes."""
+    """The position of an event, made unique for each of the rows that it becomes."""
     from pyspark.sql import functions as F
 
-    number = F.coalesce(F.col("__number"), F.lit(0))  # an event that meets nothing has none
+    number = F.coalesce(F.col("__number"), F.lit(0))  # an event that meets no row has none
     child = F.concat(F.coalesce(F.col(f"{POSITION}.child"), F.array().cast("array<int>")), F.array(number))
     return F.col(POSITION).withField("child", child).alias(POSITION)
 
 
 def _look_up(joining: TableJoining, returned: ArrayType) -> Any:
-    """The function of a key that runs in the workers."""
+    """The function from a key to its rows that runs in the workers."""
     import pyarrow as pa
     from pyspark.sql.pandas.functions import arrow_udf
 
@@ -146,7 +148,7 @@ def _look_up(joining: TableJoining, returned: ArrayType) -> Any:
             lookup = lookup or held_lookup(joining)
             yield from lookup.find(batch.flatten())
 
-    # Spark goes by these, and could not read them as text: only this function knows what pa is.
+    # Spark reads these annotations. As texts they could not be resolved: only this function knows what pa is.
     look_up.__annotations__ = {"keys": Iterator[pa.Array], "return": Iterator[pa.Array]}
     return arrow_udf(look_up, returned)  # type: ignore[call-overload] # its stub knows only the older form
 
@@ -162,8 +164,8 @@ class Lookup:
         keys = _keys([_joined(rows, name) for name in on])
         groups = np.fromiter((self._number(key) for key in keys), dtype=np.int64, count=len(rows))
         order = np.argsort(groups, kind="stable")
-        order = order[np.count_nonzero(groups < 0) :]  # rows without a key come first, and are met by nothing
-        # One more, which is empty: the number -1 of what is not found leads there.
+        order = order[np.count_nonzero(groups < 0) :]  # rows without a key come first, and no event meets them
+        # One more group, which is empty: the number -1 of a key that is not found leads there.
         self._counts = np.append(np.bincount(groups[order], minlength=len(self._numbers)), 0)
         self._starts = np.append(np.cumsum(self._counts[:-1]) - self._counts[:-1], 0)
         ordered = rows.take(pa.array(order))
@@ -174,7 +176,7 @@ class Lookup:
             self._rows = pa.StructArray.from_arrays([pa.array(np.ones(len(ordered), dtype=bool))], names=[_PRESENT])
 
     def find(self, keys: Sequence[pa.Array]) -> Iterator[pa.Array]:
-        """For every event, by the columns of its key, the list of rows; in several arrays where they are many."""
+        """For every event, by the columns of its key, the list of rows; in several arrays if there are many."""
         import numpy as np
 
         get = self._numbers.get
@@ -203,7 +205,7 @@ class Lookup:
 
 
 def _keys(columns: Sequence[pa.Array]) -> Iterable[Any]:
-    """The keys of rows as values that are equal where SQL says so: a value, or a tuple of several."""
+    """The keys of rows as values that are equal if SQL says so: a value, or a tuple of several."""
     import pyarrow as pa
 
     def plain(column: pa.Array) -> list[Any]:
@@ -217,7 +219,7 @@ def _keys(columns: Sequence[pa.Array]) -> Iterable[Any]:
 
 
 def _joined(rows: pa.Table, name: str) -> pa.Array:
-    """A column in one piece."""
+    """A column as one array."""
     import pyarrow as pa
 
     column = rows.column(name).combine_chunks()
@@ -228,7 +230,7 @@ _held: dict[TableJoining, tuple[str, Lookup]] = {}
 
 
 def held_lookup(joining: TableJoining) -> Lookup:
-    """The look-up of the epoch that this task belongs to; a worker keeps it from task to task."""
+    """The lookup of the epoch that this task belongs to; a worker keeps it from task to task."""
     snapshot = _snapshot_of_epoch(joining.table, joining.signer)
     held = _held.get(joining)
     if held is not None and held[0] == snapshot:
@@ -239,14 +241,14 @@ def held_lookup(joining: TableJoining) -> Lookup:
         raise Carried(error, joining.signer) from None
     lookup = load_lookup(content, joining)
     _held.pop(joining, None)
-    while len(_held) >= _HELD_MAX:  # of runs that have ended, in a worker that serves many
+    while len(_held) >= _HELD_MAX:  # those of ended runs, in a worker that serves many
         del _held[next(iter(_held))]
     _held[joining] = (snapshot, lookup)
     return lookup
 
 
 def load_lookup(content: bytes, joining: TableJoining) -> Lookup:
-    """The look-up of a snapshot's bytes."""
+    """The lookup of a snapshot's bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -259,6 +261,6 @@ def _snapshot_of_epoch(table: str, signer: Signer) -> str:
     context = TaskContext.get()
     told = None if context is None else context.getLocalProperty(SNAPSHOTS)
     if told is None or table not in (chosen := json.loads(told)):
-        what = f"nobody said which snapshot of table {table!r} this epoch sees"
+        what = f"the task does not know which snapshot of table {table!r} this epoch sees"
         raise Carried(InvariantBroken(what, where="a task", fix="report this"), signer)
     return str(chosen[table])

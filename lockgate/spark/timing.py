@@ -1,22 +1,22 @@
-"""Time in Spark's native form: watermarks, events whose time cannot be used, late events, and time that goes on.
+"""Time in Spark's native form: watermarks, events with an unusable time, late events, and time that moves in silence.
 
-A watermark is told by one operator, and what may stand before and behind it is told here:
+One operator computes a watermark. The steps around it are in this order:
 
-    check       an event without a time, beyond the years that people and Python know, or too far ahead of the epoch's
-                clock, stops the job or becomes a dead letter; behind the watermark it would be too late, one bad clock
-                would have closed all windows
-    beats       rows that carry nothing but a time, from a source of their own; they move the watermark of a stream
-                that is silent, and end right behind it
+    check       stops the job, or makes a dead letter, for an event without a time, with one beyond the years that
+                people and Python know, or with one too far ahead of the epoch's clock. After the watermark it would be
+                too late: one bad clock would have closed all windows
+    beats       rows with nothing but a time, from a source of their own; they move the watermark of a stream that is
+                silent, and end right after it
     watermark   Spark's own
-    wall        a filter that Spark may not move: one of the author's, evaluated before the watermark, would make it
-                stand still wherever all rows of an epoch are filtered away
+    wall        a filter that Spark may not move: if Spark evaluated a user's filter before the watermark, the watermark
+                would stand still whenever all rows of an epoch are filtered away
 
-The clock of an epoch (`current_timestamp()`) is logged with its offsets, and so is the place in the source of beats. A
-repeated epoch tells the same time.
+The clock of an epoch (`current_timestamp()`) is logged with its offsets, and so is the position in the source of beats.
+So a repeated epoch has the same time.
 
-Late events of a native window are what Spark drops: those whose window ended at or before the watermark of the epoch
-before. Nothing inside a query knows that watermark, so all events pass, with the end of their window in a hidden
-column, and the run cuts them off (`runtime.late`).
+Late events of a native window are those that Spark drops: their window ended at or before the watermark of the epoch
+before. Nothing inside a query knows that watermark. So all events pass, with the end of their window in a hidden
+column, and the run removes those in time (`runtime.late`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from lockgate.connectors.rejects import Guard
 from lockgate.dataflow.duration import as_people_text, as_spark_text
 from lockgate.dataflow.endpoints import POSITION, Sink, SinkAbility
 from lockgate.dataflow.eventtime import EventTime
@@ -37,7 +38,6 @@ from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TimeWindow
 from lockgate.errors import step_in
 from lockgate.guarantees import Delivery
 from lockgate.planner.flow import MISSED
-from lockgate.sources.rejects import Guard
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNTIL_MS = "until_ms"
-"""The name in the offsets of beats, by which their source is told from all others."""
+"""The name in the offsets of beats, by which their source is recognised."""
 
 _BEAT = "__beat"
 _FIRST, _LAST = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
@@ -56,7 +56,7 @@ _FIRST, _LAST = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59
 def tell_time(
     frame: DataFrame, time: EventTime, *, hidden: Sequence[str], guard: Guard, beats: DataFrame | None
 ) -> DataFrame:
-    """The frame with a watermark; `beats` are those of `read_beats`, where the time has to go on in silence."""
+    """The frame with a watermark; `beats` are those of `read_beats`, if time has to move in silence."""
     from pyspark.sql import functions as F
 
     if time.is_arrival:
@@ -69,7 +69,7 @@ def tell_time(
         frame = frame.withColumn(_BEAT, F.lit(False)).unionByName(_as_beats(frame, time, beats))
         is_event = ~F.col(_BEAT)
     timed = frame.withWatermark(time.column, as_spark_text(time.lateness))
-    # In one expression with a function that is not deterministic: Spark moves the parts of a condition one by one.
+    # In one expression with a function that is not deterministic: Spark moves the parts of a condition separately.
     wall = F.when(F.spark_partition_id() >= 0, is_event).otherwise(F.lit(False))
     return timed.where(wall).select(*map(quote, columns))
 
@@ -99,9 +99,9 @@ def _without_unusable(frame: DataFrame, time: EventTime, hidden: Sequence[str], 
 
 
 def _place(frame: DataFrame) -> tuple[Column, Column]:
-    """Where a row came from, out of columns that cost nothing to have until a row has to be named.
+    """The origin of a row, from columns that cost nothing until a row has to be named.
 
-    POSITION says it of every row, but is made row by row as soon as anybody looks at it.
+    POSITION has it for every row, but is computed row by row as soon as it is used.
     """
     from pyspark.sql import functions as F
 
@@ -119,7 +119,7 @@ def _place(frame: DataFrame) -> tuple[Column, Column]:
 
 
 def _as_beats(frame: DataFrame, time: EventTime, beats: DataFrame) -> DataFrame:
-    """Beats in the columns of a stream: all null, but for the time that brings the watermark where it should be."""
+    """Beats in the columns of a stream: all null, except the time that moves the watermark to where it should be."""
     from pyspark.sql import functions as F
 
     until = F.timestamp_millis(F.col(UNTIL_MS))
@@ -141,22 +141,22 @@ def _interval(duration: timedelta) -> str:
 
 
 def new_pulse() -> Path:
-    """A file of this run's own, which says how far time has gone on; there is none until it has."""
+    """The path of this run's own file, which says how far time has moved; it does not exist before that."""
     return Path(tempfile.gettempdir()) / f"lockgate-pulse-{uuid4().hex}"
 
 
 def write_pulse(pulse: Path, until_ms: int) -> None:
-    """Say how far time has gone on."""
+    """Write how far time has moved."""
     aside = pulse.with_suffix(".new")
     aside.write_text(str(until_ms))
     aside.replace(pulse)
 
 
 def read_beats(spark: SparkSession, pulse: Path) -> DataFrame:
-    """The stream of beats: one row whenever the pulse has moved, with the watermark that is wanted.
+    """The stream of beats: one row whenever the pulse has moved, with the new watermark.
 
-    An offset is that watermark itself, so a repeated epoch needs nothing but Spark's own log. Spark asks for the newest
-    offset in a process beside the driver, and the pulse is a file there.
+    An offset is that watermark itself, so a repeated epoch needs only Spark's own log. Spark asks for the newest offset
+    in a process beside the driver, which reads the file of the pulse.
     """
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
@@ -219,9 +219,9 @@ def window_of(window: TimeWindow, column: str) -> Column:
 
 
 def late_candidates(frame: DataFrame, window: TimeWindow, time: EventTime) -> DataFrame:
-    """All rows, each with the window that it would miss if it were late, and the end of it in MISSED.
+    """All rows, each with the window that it would miss if it were late, and the end of that window in MISSED.
 
-    A session has no end before it is over: what is late for it is an event whose own [time, time + gap) has ended.
+    A session has no end before it is over. So an event is late for it if its own [time, time + gap) has ended.
     """
     from pyspark.sql import functions as F
 
@@ -241,7 +241,7 @@ def late_candidates(frame: DataFrame, window: TimeWindow, time: EventTime) -> Da
 
 @dataclass(frozen=True)
 class LateLog(Sink):
-    """Late events into the log: one warning an epoch, with their number and one of them."""
+    """Late events in the log: one warning for each epoch, with their number and one of them."""
 
     where: str
 

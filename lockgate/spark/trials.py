@@ -1,16 +1,15 @@
-"""SQL of the author's, tried on every row, so that a row which it fails on can be put aside natively.
+"""Try the user's SQL on every row, so that a row on which it fails can be put aside natively.
 
-Spark has an expression for it that its `try_` functions are made of: `TryEval` is null where its child throws. A trial
-is `TryEval` of a struct of one value, so that null means that the SQL failed, and a null inside is a null. It holds
-only with a wall before it:
+Spark builds its `try_` functions from one expression: `TryEval` is null if its child throws. A trial is `TryEval` of a
+struct of one value. So null means that the SQL failed, and a null inside is a null. This works only after a wall:
 
     CASE WHEN spark_partition_id() >= 0 THEN struct(total / pieces AS value) END
 
-What stands in a branch is computed there alone. Without the wall Spark takes what several expressions share out of
-them, computes it once before them all, and it throws where nobody catches it. And Spark cannot see through the wall: a
-trial counts as not deterministic, so it is neither moved nor computed a second time for who uses its value.
+An expression in a branch is computed only there. Without the wall, Spark extracts what several expressions share and
+computes it once before them all, and an exception there is not caught. And Spark cannot see through the wall: a trial
+counts as not deterministic, so Spark neither moves it nor computes it a second time for the users of its value.
 
-SQL that cannot fail is not tried: rows pass it as fast as ever, and Spark may still hand a filter to the source.
+SQL that cannot fail is not tried: rows pass it as fast as ever, and Spark may still give a filter to the source.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockgate.connectors.rejects import JSON_OPTIONS, Rejects
 from lockgate.dataflow.schema import quote
-from lockgate.sources.rejects import JSON_OPTIONS, Rejects
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 _VALUE = "value"
 _TRIAL = "__trial"
 
-# The nodes of Spark's analysed expressions that give a value for every row, whatever is in it. A cast is among them
-# where it widens. What is not known to be harmless is tried.
+# The nodes of Spark's analysed expressions that give a value for every row, whatever it contains. A cast is one of them
+# if it widens. What is not known to be harmless is tried.
 _HARMLESS = frozenset(
     {
         *("Alias", "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct"),
@@ -43,28 +42,28 @@ _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "de
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that is a column of a frame: its name there, and what was tried."""
+    """A trial that is a column of a frame: its name there, and the SQL."""
 
     column: str
     told: str
 
     @property
     def failed(self) -> Column:
-        """Did the SQL fail on the row? True also where it was not tried."""
+        """Did the SQL fail on the row? Also true if it was not tried."""
         from pyspark.sql import functions as F
 
         return F.col(self.column).isNull()
 
     @property
     def reason(self) -> Column:
-        """Why a row that it failed on cannot be used."""
+        """Why a row on which the SQL fails cannot be used."""
         from pyspark.sql import functions as F
 
         return F.lit(f"SQL fails: {self.told}")
 
     @property
     def value(self) -> Column:
-        """What it gave; null for Spark may always be, since it computes this also for rows that are about to go."""
+        """The value of the SQL; for Spark it may always be null, since also rows that are about to leave have one."""
         return self._column[_VALUE]
 
     @property
@@ -82,21 +81,21 @@ class Trial:
 
 
 def attempt(sql: str, *, only: Column | None = None) -> Column:
-    """A trial of SQL, in the rows that are given."""
+    """A trial of SQL, for the rows for which `only` holds."""
     from pyspark.sql import functions as F
 
     wall = F.spark_partition_id() >= 0
     value = F.struct(F.expr(sql).alias(_VALUE))
-    return _wrapped("TryEval", F.when(wall if only is None else wall & only, value))
+    return wrapped("TryEval", F.when(wall if only is None else wall & only, value))
 
 
 def can_fail(frame: DataFrame, sql: str) -> bool:
-    """Are there rows of a frame that SQL may fail on? Also where nobody knows; not where it makes rows (`explode`)."""
+    """May SQL fail on rows of a frame? True if it is unknown, False if the SQL makes rows (`explode`)."""
     return any(not _is_harmless(node) for node in _nodes(_analysed(frame, sql)))
 
 
 def row_as_json(frame: DataFrame) -> Column:
-    """A row of the frame as people are shown it."""
+    """A row of the frame as JSON for people."""
     from pyspark.sql import functions as F
 
     shown = [F.col(quote(name)) for name in frame.columns if not name.startswith("_")]
@@ -104,7 +103,7 @@ def row_as_json(frame: DataFrame) -> Column:
 
 
 def where_tried(frame: DataFrame, sql: str, *, step: str, rejects: Rejects) -> DataFrame:
-    """The rows for which a condition holds, without those that it fails on."""
+    """The rows for which a condition holds, without those on which it fails."""
     if not can_fail(frame, sql):
         return frame.where(sql)
     trial = Trial(_TRIAL, sql)
@@ -121,7 +120,7 @@ def select_tried(
     kept: Sequence[str],
     rejects: Rejects,
 ) -> DataFrame:
-    """The columns and what SQL makes, of the rows that no SQL fails on; columns that are kept stand beside them."""
+    """The columns and the results of SQL, for rows on which no SQL fails; the columns in `kept` follow them."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -133,7 +132,7 @@ def select_tried(
         try:
             is_tried = can_fail(opened, sql)
         except AnalysisException:
-            # It uses others of the same select, which are made first. A column of the frame goes before them.
+            # It uses others of the same select, which must be computed first. A column of the frame wins over them.
             opened = _watched(opened, trials, step=step, shown=shown, rejects=rejects)
             before = {other: column for other, column in made.items() if not _has(opened, other)}
             opened = opened.select("*", *(column.alias(other) for other, column in before.items()))
@@ -150,7 +149,7 @@ def select_tried(
 def _watched(
     frame: DataFrame, trials: Mapping[Trial, Column], *, step: str, shown: Column, rejects: Rejects
 ) -> DataFrame:
-    """The frame with the trials, without the rows that one failed on."""
+    """The frame with the trials, without the rows on which one failed."""
     from pyspark.sql import functions as F
 
     if not trials:
@@ -164,8 +163,8 @@ def _has(frame: DataFrame, name: str) -> bool:
     return name.lower() in {column.lower() for column in frame.columns}
 
 
-def _wrapped(expression: str, column: Column) -> Column:
-    """A column inside an expression of Spark's that has no function of its own."""
+def wrapped(expression: str, column: Column) -> Column:
+    """A column inside a Spark expression that has no function of its own."""
     from pyspark.sql import Column, SparkSession
 
     spark = SparkSession.active()
@@ -176,7 +175,7 @@ def _wrapped(expression: str, column: Column) -> Column:
 
 
 def _analysed(frame: DataFrame, sql: str) -> Any:
-    """SQL over a frame, as Spark has read it."""
+    """SQL over a frame, as Spark has analysed it."""
     from pyspark.sql import functions as F
 
     tried: Any = frame.select(F.expr(sql).alias(_VALUE))

@@ -1,6 +1,6 @@
-"""For tests of users' own: a harness that feeds a job, a proof that kills it, and the laws that a sink has to keep.
+"""For users' own tests: a harness that feeds a job, a proof that kills it, and the laws of sources and sinks.
 
-A name is loaded when it is first used: who checks a sink does not load what runs jobs.
+A name is loaded at its first use: a test of a sink does not load what runs jobs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lockgate.cli.jobfile import load_job
     from lockgate.testing.contract import CLAIM, FIRST, SECOND, ResourceContract, Row, opening
+    from lockgate.testing.endpoints import EndpointContract
     from lockgate.testing.harness import Harness
     from lockgate.testing.proving import NotProven, prove
 
 _HOMES = {
     "CLAIM": "lockgate.testing.contract",
+    "EndpointContract": "lockgate.testing.endpoints",
     "FIRST": "lockgate.testing.contract",
     "Harness": "lockgate.testing.harness",
     "NotProven": "lockgate.testing.proving",
@@ -31,6 +33,7 @@ __all__ = [
     "CLAIM",
     "FIRST",
     "SECOND",
+    "EndpointContract",
     "Harness",
     "NotProven",
     "ResourceContract",

@@ -1,4 +1,4 @@
-"""Tests for a sink of your own: whether its resource keeps the laws that exactly-once rests on.
+"""Tests for your own sink: does its resource keep the laws that exactly-once needs?
 
     from lockgate.testing import ResourceContract, opening
 
@@ -9,8 +9,8 @@
         def seen(self):
             return what a reader of your system sees, as a list of (id, name)
 
-pytest finds the tests of the class. Each test must find an empty system, so let a fixture make one. Rows have the
-columns `id INT, name STRING`; the output is called `out`, the job `contract`.
+pytest finds the tests of the class. Each test needs an empty system, so let a fixture create one. Rows have the columns
+`id INT, name STRING`. The output is called `out`, the job `contract`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
-from lockgate.errors import EpochFailed
+from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.errors import EpochFailed, Moved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,20 +36,20 @@ SECOND = replace(CLAIM, epoch=1, digest="d1")
 
 
 def opening(sink: CommittingSink, spark: SparkSession, *, is_deciding: bool) -> Opening:
-    """What to open a sink with: for the job and the output of the tests."""
+    """The argument to open a sink, for the job and the output of the tests."""
     return Opening(job="contract", sinks={"out": sink}, spark=spark, where="contract", is_deciding=is_deciding)
 
 
 class ResourceContract:
-    """The laws of a resource, as tests. Subclass it, say how the system is opened and read, and let pytest run it."""
+    """The laws of a resource, as tests. Subclass it, define how to open and read the system, and let pytest run it."""
 
     @abstractmethod
     def open(self, *, is_deciding: bool) -> Resource:
-        """Open the system as a driver that starts does; tests open it several times, as several drivers would."""
+        """Open the system as a starting driver does; tests open it several times, as several drivers would."""
 
     @abstractmethod
     def seen(self) -> Sequence[Row]:
-        """What a reader sees, who knows nothing of staging."""
+        """The rows that a reader sees; the reader knows nothing of staging."""
 
     def spark(self) -> SparkSession:
         """The session that makes the rows."""

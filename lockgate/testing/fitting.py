@@ -1,4 +1,4 @@
-"""Rows as a test writes them down, fitted to the columns that a job declares: nothing is bent, nothing is guessed.
+"""Fit the rows of a test to the columns that a job declares: nothing is converted, nothing is guessed.
 
     a column            has in Python
     an integer          an int, within its range
@@ -10,7 +10,7 @@
     TIMESTAMP_NTZ       a datetime without one
     ARRAY, MAP, STRUCT  a list, a dict, a dict with all fields
 
-What fits is written as JSON, CSV or Arrow takes it, so that sources read it by the same parsers as everything else.
+A row that fits is written as JSON, CSV or Arrow, so that sources read it with the same parsers as any other row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def as_ddl(columns: Schema) -> str:
 
 
 def as_struct(ddl: str) -> StructType:
-    """Spark's types of declared columns; a session has to be there."""
+    """Spark's types of declared columns; this needs a Spark session."""
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(ddl)
@@ -52,7 +52,7 @@ def as_struct(ddl: str) -> StructType:
 
 
 def fitted(row: Row, columns: StructType, *, where: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a row in the order of its columns, or Refused; `others` may stand beside them."""
+    """The values of a row in the order of its columns, or Refused; the row may also have `others`."""
     names = columns.names
     unknown = [name for name in row if name not in names and name not in others]
     missing = [name for name in names if name not in row]
@@ -63,7 +63,7 @@ def fitted(row: Row, columns: StructType, *, where: str, others: Sequence[str] =
         raise Refused(
             f"the row {_shown(row)} lacks the column {missing[0]!r}",
             where=where,
-            fix=f"give it, as None where it is null; {told}",
+            fix=f"add it, as None if it is null; {told}",
         )
     for field in columns.fields:
         reason = _misfit(row[field.name], field.dataType, is_nullable=field.nullable)
@@ -80,7 +80,7 @@ def _shown(row: Row) -> str:
 
 
 def _misfit(value: Any, kind: DataType, *, is_nullable: bool) -> str | None:
-    """Why a value is not of a type, or None where it is."""
+    """Why a value is not of a type, or None if it is."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if value is None:
@@ -151,7 +151,7 @@ def _fits_digits(value: Decimal, precision: int, scale: int) -> bool:
 
 
 def as_plain(value: Any) -> Any:
-    """A value as JSON and CSV have it; Spark reads decimals and times from text."""
+    """A value in the form of JSON and CSV; Spark reads decimals and times from text."""
     if isinstance(value, datetime):
         return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat(timespec="microseconds")
     if isinstance(value, date):
@@ -175,7 +175,7 @@ def as_json(row: Row) -> bytes:
 
 
 def as_csv(values: Sequence[Any]) -> bytes:
-    """A row as one line, without its end, as Spark reads it: quotes are escaped, and what is empty is null."""
+    """A row as one line, without a newline, as Spark reads it: quotes are escaped, and an empty field is null."""
     return ",".join(map(_field, values)).encode()
 
 

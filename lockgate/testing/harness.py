@@ -1,4 +1,4 @@
-"""Harness: feed a job with rows, move its time, look at what comes out; in this process, without a broker or a cluster.
+"""Harness: feed a job with rows, move its time, and read its results; in this process, without a broker or a cluster.
 
     from lockgate.testing import Harness
 
@@ -7,16 +7,16 @@
         harness.advance(timedelta(minutes=2))
         assert harness.rows("volume") == [...]
 
-The job runs as it does in production: the same plan, operators, state and epochs, on a local Spark. Three things are
-exchanged, and nothing else:
+The job runs as it does in production: the same plan, operators, state and epochs, on a local Spark. The harness
+replaces only three things:
 
-    sources, tables   hold what the test gives them (inlets.py)
+    sources, tables   contain what the test gives them (inlets.py)
     sinks             keep their rows for the test (outlets.py)
-    the clock         stands still until the test moves it (lockgate/spark/stepping.py); with it goes event time, as if
-                      every source had got that far
+    the clock         stops until the test moves it (lockgate/spark/stepping.py). Event time moves with it, as if every
+                      source had got so far
 
-A feed, and a move of time, return when all that follows from it is out: results do not hang on how fast a machine is.
-Functions of the author's that ask the machine for the time, or reach a system by themselves, are not looked into.
+A feed, or a move of time, returns when all its results are emitted. So results do not depend on the speed of a machine.
+User functions that ask the machine for the time, or call another system, are not replaced.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.job import Job
@@ -44,9 +45,11 @@ from lockgate.guarantees import Guarantee, Mode
 from lockgate.operators.moments import EPOCH
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.plan import plan
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.run import Run, run
+from lockgate.runtime.options import Options
+from lockgate.runtime.running import Run
+from lockgate.runtime.starting import launch
 from lockgate.runtime.state import get_state
+from lockgate.runtime.stepped import SteppedRun
 from lockgate.spark.session import SessionPlan, is_local, open_session
 from lockgate.spark.stepping import Stepper
 from lockgate.spark.timing import write_pulse
@@ -55,20 +58,20 @@ from lockgate.testing.inlets import Fed, Inlet, make_inlet
 from lockgate.testing.outlets import KeptSink, Outlet
 
 BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
-"""What time it is before the first row tells another one, unless the test says it."""
+"""The time before the first row, unless the test sets it."""
 
 _NEVER = timedelta(days=36_500)
-_PATIENCE = timedelta(seconds=5)  # at least: a slow machine must not cut off what answers in time elsewhere
+_PATIENCE = timedelta(seconds=5)  # at least: a slow machine must not time out what answers in time elsewhere
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Harness:
-    """A job under test; use it in a `with` block, at whose end nothing of it is left.
+    """A job under test; use it in a `with` block, which removes everything at its end.
 
     Args:
         tables: the rows of the tables that the job joins with, by their names.
-        now: what time it is. Without it the time goes with the rows: it is the greatest event time that was fed. With
-            it the clock stands there until it is moved, whatever the rows say, so that rows can be ahead of it.
+        now: the time. By default the time follows the rows: it is the greatest event time that was fed. If you give
+            it, the clock stays there until you move it, so that rows can be ahead of it.
     """
 
     def __init__(
@@ -85,9 +88,9 @@ class Harness:
         self._inlets: dict[str, Inlet] = {}
         self._outlets: dict[str, Outlet] = {}
         self._directory: Path | None = None
-        self._lives = 0  # checkpoints that were begun
-        self._exchanged_job: Job | None = None  # None where it cannot run: before it is entered, after a failure
-        self._run: Run | None = None
+        self._lives = 0  # checkpoints that were started
+        self._exchanged_job: Job | None = None  # None if it cannot run: before it is entered, after a failure
+        self._run: SteppedRun | None = None
         self._has_begun = False
         self._times = _Times({}, are_seen=True, lateness=timedelta(0), has_max_ahead=False)
 
@@ -108,7 +111,7 @@ class Harness:
         self.close()
 
     def close(self) -> None:
-        """End the job, and remove all that it kept. The Spark driver stays, for the next harness of this process."""
+        """End the job, and remove all its files. The Spark driver stays, for the next harness of this process."""
         try:
             self._stop()
         finally:
@@ -116,9 +119,9 @@ class Harness:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def restart(self, job: Job | None = None) -> None:
-        """End the job and start it again from its checkpoint, as a deployment does; `job` is its new version, if any.
+        """Stop the job and restart it from its checkpoint, as a deployment does; `job` is its new version, if any.
 
-        An epoch that failed is repeated. An at-most-once job keeps no checkpoint, and begins with what comes next.
+        An epoch that failed is repeated. An at-most-once job keeps no checkpoint, and starts with the next rows.
         """
         has_begun = self._has_begun
         self._stop()
@@ -133,14 +136,14 @@ class Harness:
         if has_begun:
             self._settle(self._running())
 
-    # -- what goes in --------------------------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------------------------------
 
     def feed(self, stream: str, *rows: Fed) -> None:
-        """Give rows to a stream, all in one epoch, and wait until all that follows is out.
+        """Give rows to a stream, all in one epoch, and wait until all results are emitted.
 
-        A row is a dict with all columns of the source; beside them may stand `_key`, `_partition`, `_timestamp` and
-        `_headers` of a Kafka record, or `_topic`, `_timestamp` and `_retained` of a message of MQTT. Text or bytes are
-        a record as it stands in the topic or file, whether it can be parsed or not.
+        A row is a dict with all columns of the source. It may also have `_key`, `_partition`, `_timestamp` and
+        `_headers` of a Kafka record, or `_topic`, `_timestamp` and `_retained` of an MQTT message. A text or bytes are
+        a raw record of the topic or file, even if it cannot be parsed.
         """
         self.feed_all({stream: rows})
 
@@ -162,10 +165,10 @@ class Harness:
             times += self._inlets[stream].times(fed, self._times.columns.get(stream, ()))
         if self._follows_rows:
             self._set_clock(max(times))
-        self._settle(self._running())  # after the rows are there: the first epoch takes them
+        self._settle(self._running())  # after the rows are in place: the first epoch takes them
 
     def set_table(self, table: str, *rows: Row) -> None:
-        """Give a table other rows: the next epoch meets them."""
+        """Give a table other rows: the next epoch uses them."""
         self._require_entered()
         if table not in self._tables:
             raise Refused(
@@ -186,17 +189,17 @@ class Harness:
 
     @property
     def now(self) -> datetime:
-        """What time it is."""
+        """The time of the harness."""
         return self._now
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, at once and not in steps: a timer that sets itself anew rings once."""
+        """Let time pass, at once and not in steps: a timer that sets itself again fires once."""
         self.advance_to(self._now + by)
 
     def advance_to(self, moment: datetime) -> None:
-        """Let it be that time: for the clock, and for events, as if every stream had got an event of that time.
+        """Move the clock to this time, and event time too, as if every stream had received an event of this time.
 
-        The watermark is then that time less the longest `lateness` of the job, unless it was further already.
+        The watermark is then this time less the longest `lateness` of the job, unless it was further already.
         """
         self._require_entered()
         _require_zone(moment, self._where)
@@ -204,7 +207,7 @@ class Harness:
             raise Refused(
                 f"time does not go back: it is {self._now.isoformat()}, and {moment.isoformat()} is before",
                 where=self._where,
-                fix="feed rows with the times that they should have; late ones need no earlier clock",
+                fix="feed rows with their own times; late rows need no earlier clock",
             )
         self._set_clock(moment)
         running = self._running()
@@ -212,10 +215,10 @@ class Harness:
             write_pulse(running.pulse, _as_ms(moment - self._times.lateness))
         self._settle(running)
 
-    # -- what comes out ------------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def rows(self, output: str) -> list[dict[str, Any]]:
-        """The rows of an output since this was asked last; dead letters are the output `dead-letters`."""
+        """The rows of an output since the last call; dead letters are the output `dead-letters`."""
         return self._outlet(output).new_rows()
 
     def all_rows(self, output: str) -> list[dict[str, Any]]:
@@ -223,13 +226,13 @@ class Harness:
         return self._outlet(output).all_rows()
 
     def state(self, step: str) -> dict[tuple[Any, ...], Any]:
-        """What a step with state knows, by key, as `get_state` tells it."""
+        """The state of a step, by key, as `get_state` returns it."""
         return dict(get_state(self._running().job, step, checkpoint=str(self._checkpoint)))
 
     # -- how it is done ------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Refuse what cannot be run here, and have all ready for the first epoch."""
+        """Refuse a job that cannot run here, and prepare all for the first epoch."""
         planned = plan(self._job)
         refusal = planned.refusal()
         if refusal is not None:
@@ -239,24 +242,28 @@ class Harness:
         self._exchanged_job = self._exchanged(planned.logical, planned.physical.state_partitions)
         self._write_tables(planned.logical)
 
-    def _running(self) -> Run:
-        """The job as it runs. It begins with the first that is asked of it, and not in an epoch without anything."""
+    def _running(self) -> SteppedRun:
+        """The running job. It starts with the first call that needs it, not with an empty epoch."""
         self._require_entered()
         if self._run is None:
             assert self._exchanged_job is not None
             self._has_begun = True
             checkpoint = str(self._checkpoint)
-            self._run = run(self._exchanged_job, checkpoint=checkpoint, log_file=_log_file(), stepper=self._stepper)
-            self._require_time(self._run)
+            options = Options(checkpoint=checkpoint, log_file=_log_file())
+            started = launch(self._exchanged_job, options, stepper=self._stepper)
+            assert isinstance(started, SteppedRun)
+            self._run = started
+            self._require_time(started)
         return self._run
 
     def _require_time(self, running: Run) -> None:
         if self._follows_rows and not self._times.are_seen and (running.goes_by_clock or self._times.has_max_ahead):
             self._stop()
             raise Refused(
-                "the job goes by the clock, and its event time is no column of a source: nobody knows what time it is",
+                "the job uses the clock, and its event time is not a column of a source: the harness cannot know the"
+                " time",
                 where=self._where,
-                fix="say it: Harness(job, now=datetime(2026, 1, 1, 12, tzinfo=UTC))",
+                fix="set it: Harness(job, now=datetime(2026, 1, 1, 12, tzinfo=UTC))",
             )
 
     def _require_entered(self) -> None:
@@ -268,7 +275,7 @@ class Harness:
             )
 
     def _exchanged(self, graph: LogicalGraph, tasks: int) -> Job:
-        """The job with sources, tables and sinks of ours, and with time that nothing but this harness moves."""
+        """The job with our own sources, tables and sinks, and with a time that only this harness moves."""
         steps = {id(node.step): self._exchanged_step(node, tasks) for node in graph.nodes}
         streams = {node.name for node in graph.nodes if isinstance(node.step, Read)}
         self._inlets = {name: inlet for name, inlet in self._inlets.items() if name in streams}
@@ -279,7 +286,7 @@ class Harness:
             assert isinstance(write, Write)
             return write.sink
 
-        # What is promised was looked at as the author declares it. Here each epoch is seen once, whatever is promised.
+        # The plan has checked the guarantee that the user declared. Here each epoch is seen once, under any guarantee.
         return rebuild(
             graph.job,
             name=graph.job.name,
@@ -304,19 +311,19 @@ class Harness:
         if isinstance(step, Write):
             return self._exchanged_write(node.name, step)
         if isinstance(step, Timed):
-            # Time that goes on without events is what moves it here; by itself it never does.
+            # Only the harness lets time pass without events; idle sources never do here.
             return replace(step, time=replace(step.time, idle=_NEVER))
         if isinstance(step, FanOut):
             return replace(step, deadline=max(step.deadline, _PATIENCE))
         if isinstance(step, Keyed):
-            return replace(step, tasks=1)  # every task has files of its own to open and close, in every epoch
+            return replace(step, tasks=1)  # each task would open and close files of its own in every epoch
         if isinstance(step, Exchanged) and step.tasks is None and step.exchange is not None:
-            return replace(step, tasks=tasks)  # as many copies of a broadcast as there would be
+            return replace(step, tasks=tasks)  # as many copies of a broadcast as in production
         return step
 
     @property
     def _guarantee(self) -> Guarantee:
-        """Under which the job runs here."""
+        """The guarantee under which the job runs here."""
         return Guarantee.AT_LEAST_ONCE
 
     def _exchanged_write(self, output: str, write: Write) -> Write:
@@ -330,7 +337,9 @@ class Harness:
         unknown = [name for name in self._tables if name not in tables]
         missing = [name for name in tables if name not in self._tables]
         if unknown or missing:
-            told = f"the job has no table {unknown[0]!r}" if unknown else f"nobody gives rows to table {missing[0]!r}"
+            told = (
+                f"the job has no table {unknown[0]!r}" if unknown else f"the test gives no rows to table {missing[0]!r}"
+            )
             example = ", ".join(f"{name!r}: [...]" for name in tables)
             raise Refused(told, where=self._where, fix=f"Harness(job, tables={{{example}}})")
         for name, node in tables.items():
@@ -346,11 +355,11 @@ class Harness:
     def _table_file(self, name: str) -> Path:
         return self._place / "tables" / f"{name}.parquet"
 
-    def _settle(self, running: Run) -> None:
+    def _settle(self, running: SteppedRun) -> None:
         try:
             running.settle()
         except LockgateError:
-            # What an epoch that failed has written is not out: it is repeated, whole, by the next run.
+            # An epoch that failed is not committed: forget its rows. The next run repeats the whole epoch.
             self._run = self._exchanged_job = None
             _remove_pulse(running)
             done = max(Checkpoint(root=str(self._checkpoint)).epochs("commits"), default=-1)
@@ -378,7 +387,7 @@ class Harness:
 
     def _set_clock(self, moment: datetime) -> None:
         self._now = moment
-        # Epochs that follow one another by themselves may have taken some milliseconds.
+        # Epochs that follow each other automatically may have taken some milliseconds.
         self._stepper.now_ms = max(self._stepper.now_ms, _as_ms(moment))
 
     @property
@@ -391,15 +400,15 @@ class Harness:
         return self._place / f"checkpoint-{self._lives}"
 
 
-# The times that rows tell
+# The times in rows
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Where the event time of a job is found."""
+    """The columns that have the event time of a job."""
 
     columns: Mapping[str, tuple[str, ...]]  # of the rows of a stream, by its name
-    are_seen: bool  # is every event time of the job among them?
+    are_seen: bool  # do they include every event time of the job?
     lateness: timedelta  # the longest
     has_max_ahead: bool
 
@@ -424,7 +433,7 @@ def _times_of(graph: LogicalGraph) -> _Times:
 
 
 def _told_by(step: Step, column: str) -> Iterator[tuple[Read | None, str]]:
-    """The sources whose rows have the column as it is here, and its name there; None where it was made on the way."""
+    """The sources that have this column unchanged, each with its name there; None if a step computes it."""
     if isinstance(step, Read):
         yield step, column
     elif isinstance(step, Merge | Where | Part | Exchanged | Timed):
@@ -443,14 +452,14 @@ def _told_by(step: Step, column: str) -> Iterator[tuple[Read | None, str]]:
 
 @lru_cache(maxsize=1)
 def _log_file() -> Path:
-    """Where the Spark of this process writes its log; it outlives a harness, and is removed with the process."""
+    """The log of this process's Spark; it outlives a harness, and is removed when the process ends."""
     place = Path(tempfile.mkdtemp(prefix="lockgate-harness-log-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place / "spark.log"
 
 
 def _open_driver(where: str) -> None:
-    """See that this process has a Spark driver, which is the only executor: tasks read files of this machine."""
+    """Make sure that this process has a local Spark driver: tasks read files of this machine."""
     spark = open_session(SessionPlan(app="lockgate harness", master=None, jars=(), log_file=_log_file()))
     if not is_local(spark.sparkContext):
         raise Refused(

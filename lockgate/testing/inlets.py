@@ -1,59 +1,45 @@
-"""Where a test puts rows in: every source of a job, replaced by files of the harness that the same parsers read.
+"""The input of a test: files of the harness replace every source of a job, and the same parsers read them.
 
-    KafkaSource                records in files, parsed as the author's source parses those of its topic
-    MqttSource                 messages in files, likewise
-    FileSource                 the same source over a directory of the harness
-    SocketSource               lines in files
-    SensorSource, MemorySource, and others with no hidden columns of their own: typed rows in Parquet
+    what its `encoding` says                      what replaces it
+    the columns of a record (KafkaSource, MQTT)   records in files, parsed as the user's source parses its own
+    a value and its format (FileSource, sockets)  lines, or Parquet, in files
+    nothing, and no hidden columns of its own     typed rows in Parquet
 
-A feed is one file, put in place by a rename, so it is read whole, in one epoch, and once, also by a job that starts
-again. Nothing outside of the harness is reached.
+A feed is one file, put in place by a rename. So it is read as a whole, in one epoch, and once, also if the job
+restarts. The harness reaches no outside system.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.dataflow.endpoints import POSITION, Reading, Source, SourceAbility
+from lockgate.connectors.files.source import FOREVER, FileSource
+from lockgate.dataflow.endpoints import POSITION, Encoding, Reading, Source, SourceAbility
+from lockgate.dataflow.locations import Files
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import Refused
-from lockgate.operators.moments import EPOCH
+from lockgate.lab.prove.values import key_bytes
 from lockgate.planner.logical import Node
-from lockgate.proof.values import key_bytes
-from lockgate.sources.files import FOREVER, FileSource
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.mqtt import MESSAGE, MqttSource
-from lockgate.sources.socket import SocketSource
 from lockgate.testing.fitting import Row, as_arrow, as_csv, as_ddl, as_json, as_plain, as_struct, fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Fed = Row | bytes | str | None
-"""What a stream is fed with: a row, or a record as it stands in the outside world; None is a record without a value."""
-
-RECORD = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
-    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-)
-"""A record as Spark's Kafka connector gives it."""
-
-_KAFKA_OTHERS = ("_key", "_partition", "_timestamp", "_headers")
-_MQTT_OTHERS = ("_topic", "_timestamp", "_retained")
+"""One input of a stream: a row, or a raw record of the outside system; None is a record without a value."""
 
 
 @dataclass(frozen=True)
 class FedRecords(Source):
-    """What a broker would give, from files; the author's own source makes rows of it."""
+    """The records of a broker, from files; the user's own source turns them into rows."""
 
-    source: KafkaSource | MqttSource
+    source: Source
     path: str
+    ddl: str
 
     @property
     def ability(self) -> SourceAbility:
@@ -74,39 +60,39 @@ class FedRecords(Source):
         return self.source.hidden_columns()
 
     def read(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        schema = RECORD if isinstance(self.source, KafkaSource) else MESSAGE
-        records = spark.readStream.schema(schema).option("latestFirst", "false").option("maxFileAge", FOREVER)
+        records = spark.readStream.schema(self.ddl).option("latestFirst", "false").option("maxFileAge", FOREVER)
         return self.source.rows_of(records.option("mode", "FAILFAST").json(self.path), reading)
 
 
 @dataclass
 class Inlet:
-    """What one stream of a job is fed by."""
+    """The input of one stream of a job."""
 
     name: str
     where: str
-    source: Source  # the author's
+    source: Source  # the user's
     directory: Path
-    fed: Source  # what stands in its place
+    fed: Source  # what replaces it
     _files: int = 0
-    _records: dict[int, int] = field(default_factory=dict)  # how many there are, by partition
+    _records: dict[int, int] = field(default_factory=dict)  # the number of records, by partition
 
     def put(self, rows: Sequence[Fed], now: datetime) -> None:
-        """Put rows in place, for the next epoch; Refused, and none of them is there, where one does not fit."""
-        is_parquet = isinstance(self.fed, FileSource) and self.fed.format == "parquet"
-        content = self._parquet(rows) if is_parquet else self._lines(rows, now)
+        """Put rows in place, for the next epoch; Refused, without any of them, if one does not fit."""
+        encoding = self.source.encoding
+        is_parquet = encoding is None or encoding.format == "parquet"
+        content = self._parquet(rows) if encoding is None or is_parquet else self._lines(rows, encoding, now)
         aside = self.directory / f".{self._files:09}"
         aside.write_bytes(content)
         aside.replace(self.directory / f"{self._files:09}.{'parquet' if is_parquet else 'txt'}")
         self._files += 1
 
     def forget(self) -> None:
-        """Remove what was put in place; it was read, or nobody will read it."""
+        """Remove all files: each was read, or will never be read."""
         for file in self.directory.iterdir():
             file.unlink()
 
     def times(self, rows: Sequence[Fed], columns: Sequence[str]) -> list[datetime]:
-        """The times in these columns of rows, as far as they can be seen."""
+        """The times in these columns of rows, if they are datetimes with a zone."""
         found = [row.get(column) for row in rows if isinstance(row, Mapping) for column in columns]
         return [one for one in found if isinstance(one, datetime) and one.tzinfo is not None]
 
@@ -129,102 +115,72 @@ class Inlet:
             fix="feed it a dict with its columns",
         )
 
-    def _lines(self, rows: Sequence[Fed], now: datetime) -> bytes:
-        source = self.source
-        if isinstance(source, KafkaSource):
+    def _lines(self, rows: Sequence[Fed], encoding: Encoding, now: datetime) -> bytes:
+        if encoding.record is not None:
             before = dict(self._records)
             try:
-                lines = [self._record(row, source, now) for row in rows]
+                lines = [self._record(row, encoding, now) for row in rows]
             except Refused:
                 self._records = before
                 raise
-        elif isinstance(source, MqttSource):
-            first = self._records.get(0, 0)
-            lines = [self._message(row, source, first + number, now) for number, row in enumerate(rows)]
-            self._records[0] = first + len(rows)
         else:
-            assert isinstance(source, FileSource | SocketSource)
-            header = [as_csv(source.columns(self.where).names)] if getattr(source, "header", False) else []
-            lines = header + [self._line(row, source) for row in rows]
+            files = self.source.location
+            has_header = isinstance(files, Files) and files.has_header
+            header = [as_csv(self.source.columns(self.where).names)] if has_header else []
+            lines = header + [self._line(row, encoding) for row in rows]
         return b"\n".join(lines) + b"\n"
 
-    def _line(self, row: Fed, source: FileSource | SocketSource) -> bytes:
-        line = self._value(row, source.value, source.format)
+    def _line(self, row: Fed, encoding: Encoding) -> bytes:
+        line = self._value(row, encoding)
         if line is None or b"\n" in line:
             raise Refused(f"{row!r} is not one line of text", where=self.where, fix="feed line by line")
         return line
 
-    def _record(self, row: Fed, source: KafkaSource, now: datetime) -> bytes:
-        beside, key = self._beside(row, _KAFKA_OTHERS), None
-        if isinstance(row, Mapping) and source.key is not None:
-            columns = parse_ddl(source.key, self.where).columns
+    def _record(self, row: Fed, encoding: Encoding, now: datetime) -> bytes:
+        beside, key = self._beside(row, encoding.beside), None
+        if isinstance(row, Mapping) and encoding.key is not None:
+            columns = parse_ddl(encoding.key, self.where).columns
             own = {name: row[name] for column in columns if (name := column.name) in row}
-            values = fitted(own, as_struct(source.key), where=self.where)
+            values = fitted(own, as_struct(encoding.key), where=self.where)
             key = key_bytes(columns, [as_plain(one) for one in values.values()])
             row = {name: one for name, one in row.items() if name not in values}
-        if beside.get("_key") is not None:
-            key = _as_bytes(beside["_key"])
         partition = int(beside.get("_partition", 0))
-        offset = self._records.get(partition, 0)
-        value = self._value(row, source.value, source.format, _KAFKA_OTHERS)
-        self._records[partition] = offset + 1
-        headers = [{"key": name, "value": _in_json(_as_bytes(one))} for name, one in beside.get("_headers", {}).items()]
-        return as_json(
-            {
-                "key": _in_json(key),
-                "value": _in_json(value),
-                "topic": source.topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": beside.get("_timestamp", now),
-                "headers": headers or None,
-            }
-        )
-
-    def _message(self, row: Fed, source: MqttSource, number: int, now: datetime) -> bytes:
-        beside = self._beside(row, _MQTT_OTHERS)
-        payload = self._value(row, source.value, source.format, _MQTT_OTHERS)
-        at = beside.get("_timestamp", now)
-        message = {
-            "number": number,
-            "topic": beside.get("_topic", source.topic),
-            "payload": _in_json(payload),
-            "at_ms": int((at - EPOCH).total_seconds() * 1000),
-            "is_retained": beside.get("_retained", False),
-        }
-        return json.dumps(message).encode()
+        number = self._records.get(partition, 0)
+        record = self.source.record(self._value(row, encoding), key, beside, number=number, now=now)
+        self._records[partition] = number + 1
+        return as_json(record)
 
     def _beside(self, row: Fed, names: Sequence[str]) -> dict[str, Any]:
         return {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else {}
 
-    def _value(self, row: Fed, ddl: str, format: str, others: Sequence[str] = ()) -> bytes | None:
-        """What the outside world would hold for a row."""
+    def _value(self, row: Fed, encoding: Encoding) -> bytes | None:
+        """The raw record of a row in the outside system."""
         if not isinstance(row, Mapping):
             return None if row is None else _as_bytes(row)
-        values = fitted(row, as_struct(ddl), where=self.where, others=others)
-        if format == "json":
+        values = fitted(row, as_struct(encoding.value), where=self.where, others=encoding.beside)
+        if encoding.format == "json":
             return as_json(values)
-        if format == "csv":
+        if encoding.format == "csv":
             return as_csv(list(values.values()))
         (only,) = values.values()
         return None if only is None else _as_bytes(only)
 
 
 def make_inlet(node: Node, source: Source, directory: Path) -> Inlet:
-    """What a stream is fed by; Refused where nothing can stand in the place of its source."""
+    """The input of a stream; Refused if nothing can replace its source."""
     directory.mkdir(parents=True)
     path = str(directory)
-    if isinstance(source, KafkaSource | MqttSource):
-        fed: Source = FedRecords(source, path)
-    elif isinstance(source, FileSource):
-        fed = replace(source, path=path)
-    elif isinstance(source, SocketSource):
-        fed = FileSource(path=path, value=source.value, format=source.format)
+    encoding, files = source.encoding, source.location
+    if encoding is not None and encoding.record is not None:
+        fed: Source = FedRecords(source, path, encoding.record)
+    elif encoding is not None:
+        has_header = isinstance(files, Files) and files.has_header
+        fed = FileSource(path=path, value=encoding.value, format=encoding.format, header=has_header)
     elif {*source.hidden_columns()} <= {POSITION}:
         fed = FileSource(path=path, value=as_ddl(source.columns(node.where)), format="parquet")
     else:
         raise Refused(
-            f"stream {node.name!r} reads a {type(source).__name__}, which has hidden columns that nobody could fill",
+            f"stream {node.name!r} reads a {type(source).__name__}, which has hidden columns that a test cannot fill",
             where=node.where,
             fix="let job() take its source as a parameter, and give it a MemorySource with these columns in the test",
         )
@@ -233,7 +189,3 @@ def make_inlet(node: Node, source: Source, directory: Path) -> Inlet:
 
 def _as_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _in_json(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()

@@ -1,8 +1,8 @@
-"""Where a test takes rows out: every sink of a job, replaced by one that keeps its rows in memory.
+"""The output of a test: a sink that keeps its rows in memory replaces every sink of a job.
 
-What the author's sink asks of its rows (columns, SQL of its own, types) is asked of them here too, as far as it can be
-known without the system behind it. Rows are kept by epoch: an epoch that is repeated replaces what it wrote before, and
-one that failed has written nothing. So a test sees what a reader of an exactly-once output sees.
+It checks what the user's sink requires of its rows (columns, its own SQL, types), as far as possible without the
+outside system. Rows are kept by epoch: an epoch that is repeated replaces its earlier rows, and an epoch that failed
+has written nothing. So a test sees what a reader of an exactly-once output sees.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.guarantees import Delivery
-from lockgate.sinks.files import FileSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.monitor import MonitorSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +24,7 @@ class Outlet:
     """The rows of one output, in the order of their epochs."""
 
     _epochs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    _earlier: int = 0  # epochs of a query before, whose checkpoint is forgotten
+    _earlier: int = 0  # epochs of earlier queries, whose checkpoints are gone
     _seen: int = -1
 
     def put(self, epoch: int, rows: list[dict[str, Any]]) -> None:
@@ -35,12 +32,12 @@ class Outlet:
         self._epochs[self._earlier + epoch] = rows
 
     def drop_behind(self, epoch: int) -> None:
-        """Forget what epochs behind this one have written, which is the last that is complete."""
+        """Forget the rows of all epochs after this one, the last complete one."""
         for later in [number for number in self._epochs if number > self._earlier + epoch]:
             del self._epochs[later]
 
     def begin_anew(self) -> None:
-        """Go on with epochs that are numbered from 0 again."""
+        """Continue with epochs that are numbered from 0 again."""
         self._earlier = max(self._epochs, default=-1) + 1
 
     def all_rows(self) -> list[dict[str, Any]]:
@@ -48,7 +45,7 @@ class Outlet:
         return self._behind(-1)
 
     def new_rows(self) -> list[dict[str, Any]]:
-        """The rows since this was asked last."""
+        """The rows since the last call."""
         rows, self._seen = self._behind(self._seen), max(self._epochs, default=-1)
         return rows
 
@@ -58,7 +55,7 @@ class Outlet:
 
 @dataclass(frozen=True)
 class KeptSink(Sink):
-    """Stands in the place of a sink of the author's, and puts its rows into an outlet."""
+    """Replaces a sink of the user, and puts its rows into an outlet."""
 
     author: Sink
     outlet: Outlet
@@ -77,8 +74,7 @@ class KeptSink(Sink):
         return self.author.prepare(rows)
 
     def check_rows(self, rows: DataFrame, where: str) -> None:
-        # Others look at the system that they write into.
-        if isinstance(self.author, KafkaSink | FileSink | MonitorSink):
+        if self.author.checks_rows_alone:
             self.author.check_rows(rows, where)
 
     def write(self, rows: DataFrame, epoch: int) -> None:

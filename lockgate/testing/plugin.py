@@ -1,4 +1,4 @@
-"""The fixture of pytest, found by it through the package's entry point."""
+"""The fixture for pytest, which finds it through the package's entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prove a job in your own tests: processes, brokers and disks die, and what readers saw is held against the promise.
+"""Prove a job in your own tests: processes, brokers and disks die, and the proof compares what readers saw with the
+promise.
 
     from lockgate.testing import prove
 
@@ -13,18 +14,18 @@ With pytest the fixture `lockgate_prove` does the same in one line, in a directo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lockgate.cli.proofs import prove_file
 from lockgate.cli.wish import Wish
-from lockgate.proof.page import write_page
-from lockgate.proof.verdict import Verdict
+from lockgate.escaping import tell
+from lockgate.lab.prove.page import write_page
+from lockgate.lab.prove.verdict import Verdict
 
 
 class NotProven(AssertionError):
-    """The promise is broken, or nobody knows; it says what was found, and how to see it again."""
+    """The promise is broken, or it is unknown; the text says what was found, and how to replay it."""
 
 
 def prove(
@@ -42,17 +43,17 @@ def prove(
     brokers: int | None = None,
     cluster: bool = False,
 ) -> Verdict:
-    """Prove the job of a file, as `lockgate prove` does; what it has shown, where the promise holds.
+    """Prove the job of a file, as `lockgate prove` does; returns the verdict if the promise holds.
 
     Args:
-        root: a directory for services, trials and the page; what an earlier proof left there is added up.
+        root: a directory for services, trials and the page; trials of an earlier proof there count too.
         parameters: of the job file.
-        faults, points: only these; None is all that fit the job.
-        given: files of events by the names of streams, one JSON a line; other streams get made ones.
+        faults, points: only these; None: all that fit the job.
+        given: files of events by the names of streams, one JSON per line; other streams get generated events.
 
     Raises:
         NotProven: it does not hold.
-        Refused: the job cannot be proven, and why.
+        Refused: the job cannot be proven; the error says why.
     """
     wish = Wish(
         file=str(file),
@@ -67,7 +68,7 @@ def prove(
         brokers=brokers,
         is_cluster=cluster,
     )
-    proven = prove_file(wish, tell=_tell, root=root / "services")
+    proven = prove_file(wish, tell=tell, root=root / "services")
     page = proven.home / "proof.html"
     page.write_text(write_page(proven.report), encoding="utf-8")
     if not proven.verdict.holds:
@@ -76,8 +77,4 @@ def prove(
 
 
 Prove = Callable[..., Verdict]
-"""What the fixture gives: `prove` with its `root`."""
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+"""The type of the fixture: `prove` with its `root`."""

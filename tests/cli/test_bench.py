@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
-from lockgate.bench.payments import Payments
-from lockgate.bench.settings import Settings
 from lockgate.cli.bench import read_settings
 from lockgate.cli.main import main, make_parser
-from lockgate.kafka.topics import existing_topics
-from lockgate.services.stack import Stack
+from lockgate.connectors.kafka.topics import existing_topics
+from lockgate.lab.bench.payments import Payments
+from lockgate.lab.bench.settings import Settings
+from lockgate.lab.services.stack import Stack
 from support.process import LOCKGATE, run, running
 from support.waiting import PATIENCE_SECONDS
 
@@ -28,7 +28,7 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (("--events", "0"), "ask for at least one"),
+        (("--events", "0"), "request at least one"),
         (("--codec", "rar"), "use one of none, gzip, snappy, lz4, zstd"),
         (("--part", "speed"), "use one of throughput, transactions, memory, table"),
         (("--exchange", "--no-key"), "measure --job parse --keyed"),

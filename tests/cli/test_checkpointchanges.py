@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.holding import hold
+from lockgate.checkpoints.marker import write_marker
+from lockgate.checkpoints.savepoints import lay_out
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.cli import main as cli
 from lockgate.commit.ledger import Entry
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.history import look_at
-from lockgate.runtime.lifecycle.holding import hold
-from lockgate.runtime.lifecycle.marker import write_marker
-from lockgate.runtime.lifecycle.savepoints import lay_out
-from lockgate.runtime.lifecycle.tree import LocalTree
 from support.checkpoints import make_checkpoint
 from support.ledgers import Place
 
@@ -91,10 +91,10 @@ def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(
 ) -> None:
     assert site.run("rollback", "--to", "8", "--yes") == 2
     told = capsys.readouterr().err
-    assert "epochs 9 to 11 are out; going back would deliver what they had a second time" in told
+    assert "epochs 9 to 11 are committed; going back would deliver their rows a second time" in told
     assert "--outputs again" in told
     assert site.run("rollback", "--to", "8", "--outputs", "skip", "--yes") == 2
-    assert "Spark repeats over the same events only the last epoch" in capsys.readouterr().err
+    assert "Spark repeats only the last epoch over the same events" in capsys.readouterr().err
     assert site.run("rollback", "--to", "8", "--outputs", "again") == 0
     told = capsys.readouterr().out
     assert "30 offsets in all" in told
@@ -105,7 +105,7 @@ def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(
     assert (facts["out"], facts["records_at_most"], facts["done"]) == (11, 30, True)
     assert (look_at(site.tree).planned[-1], look_at(site.tree).committed[-1], site.out()) == (8, 8, 8)
     assert site.run("rollback", "--to", "8", "--outputs", "again", "--yes") == 2
-    assert "epoch 8 is the last one already" in capsys.readouterr().err
+    assert "epoch 8 is already the last one" in capsys.readouterr().err
 
 
 def test_one_epoch_can_be_computed_again_without_being_delivered(site: JobAndLedger) -> None:
@@ -121,7 +121,7 @@ def test_an_epoch_whose_offsets_the_checkpoint_does_not_have_is_not_skipped(
     site.tree.remove("commits/11")
     assert site.run("rollback", "--to", "10", "--outputs", "skip", "--yes") == 2
     told = capsys.readouterr().err
-    assert "epoch 11 is out, and the checkpoint does not have its offsets" in told
+    assert "epoch 11 is committed, and the checkpoint does not have its offsets" in told
     assert "--outputs again" in told
     assert site.run("rollback", "--to", "10", "--yes") == 2
     assert "--outputs skip" not in capsys.readouterr().err
@@ -145,14 +145,14 @@ def test_the_epoch_of_a_rescaling_is_not_skipped(site: JobAndLedger, capsys: pyt
 def test_a_rollback_that_died_halfway_is_given_again(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     site.set(8)  # the ledger was set, and nothing removed
     assert site.run("rollback", "--to", "8", "--yes") == 0
-    assert "Nothing behind epoch 8 is out" in capsys.readouterr().out
+    assert "No epoch after epoch 8 is committed" in capsys.readouterr().out
     assert look_at(site.tree).planned[-1] == 8
 
 
 def test_an_epoch_that_is_gone_names_the_oldest(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     assert site.run("clean", "--keep", "2", "--yes") == 0
     assert site.run("rollback", "--to", "3", "--outputs", "again", "--yes") == 2
-    assert "go back to epoch 10, the oldest one that is whole" in capsys.readouterr().err
+    assert "go back to epoch 10, the oldest one that is complete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_what_destroys_is_refused_through_a_link(
     ):
         assert cli.main(["checkpoints", *words]) == 2
         told = capsys.readouterr().err
-        assert f"{link} is a link, and no checkpoint" in told
-        assert f"name what it leads to: {site.tree.path}" in told
+        assert f"{link} is a link, not a checkpoint" in told
+        assert f"name the target of the link: {site.tree.path}" in told
     site.tree.write("offsets/12", site.tree.read("offsets/11") or b"")
     assert cli.main(["checkpoints", "rollback", *target, "--uncommitted", "--yes"]) == 2
     assert "is a link" in capsys.readouterr().err
@@ -282,7 +282,7 @@ def test_a_savepoint_is_restored_under_its_old_name_only_where_nothing_comes_twi
         ledger.replace(ledger.peek(), Entry(run="r", query="q", epoch=14, digest="of-14", at="2026-01-31"))
     elsewhere = [*restore[:-1], str(tmp_path / "elsewhere")]
     assert cli.main(elsewhere) == 2
-    assert "what came out behind it would come out again" in capsys.readouterr().err
+    assert "what was committed after it would be delivered again" in capsys.readouterr().err
     assert not (tmp_path / "elsewhere").exists()
     assert cli.main([*elsewhere, "--outputs", "again"]) == 0
     assert "TWICE" in capsys.readouterr().out
@@ -300,7 +300,7 @@ def test_a_savepoint_begins_the_ledger_of_another_name(
     assert json.loads(capsys.readouterr().out)["was_running"]
     target = [f"{site.place.job}-two", *site.place.option, "--checkpoint", str(tmp_path / "two")]
     assert cli.main(["checkpoints", "restore", place, *target]) == 0
-    assert f"What job '{site.place.job}' has delivered stays out under that name" in capsys.readouterr().out
+    assert f"Rows that job '{site.place.job}' has committed stay under that name" in capsys.readouterr().out
     assert site.out() == 11
     assert cli.main(["ledger", "show", *target, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -322,7 +322,7 @@ def test_a_place_where_a_run_only_began_may_be_restored_to_and_one_that_is_used_
         lay_out(*arguments, **more)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr("lockgate.runtime.lifecycle.savepoints.lay_out", start_meanwhile)
+        meanwhile.setattr("lockgate.checkpoints.restoring.lay_out", start_meanwhile)
         assert cli.main(["checkpoints", "restore", saved, *target]) == 1
     assert "could not be put in place" in capsys.readouterr().err
     assert [entry.name for entry in two.entries()] == ["offsets/0"]
@@ -361,7 +361,7 @@ def test_rescaling_wants_the_marker_and_to_be_alone(
 
 def test_a_directory_that_is_no_savepoint_is_refused(site: JobAndLedger, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checkpoints", "restore", site.tree.root, *site.target]) == 2
-    assert "this is no savepoint" in capsys.readouterr().err
+    assert "this is not a savepoint" in capsys.readouterr().err
     assert LocalTree(site.tree.path).exists("lockgate.json")
 
 

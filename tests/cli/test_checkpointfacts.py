@@ -15,14 +15,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lockgate import get_state
+from lockgate.checkpoints import verifying
+from lockgate.checkpoints.facts import look_at
+from lockgate.checkpoints.tree import HadoopTree, LocalTree
+from lockgate.checkpoints.verifying import look_for_damage, verify
 from lockgate.cli import main as cli
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import Failed
-from lockgate.runtime.lifecycle import verifying
-from lockgate.runtime.lifecycle.facts import look_at
-from lockgate.runtime.lifecycle.tree import HadoopTree, LocalTree
-from lockgate.runtime.lifecycle.verifying import look_for_damage, verify
-from lockgate.services.hdfs import Hdfs
+from lockgate.lab.services.hdfs import Hdfs
 from support.process import running
 from support.runs import run_to_the_end
 from support.waiting import PATIENCE_SECONDS, Patience
@@ -128,7 +128,7 @@ def test_a_job_is_listed_shown_and_verified_with_its_ledger(
         assert cli.main(["checkpoints", *words, str(made.file), "--checkpoint", str(made.checkpoint)]) == 0
     assert cli.main(["checkpoints", "diff", str(made.checkpoint), str(copy)]) == 0
     told = capsys.readouterr().out
-    for text in ("totals (transformWithState", f"epoch {EPOCHS - 1} is out", "the ledger fits", "one lineage"):
+    for text in ("totals (transformWithState", f"epoch {EPOCHS - 1} is committed", "the ledger fits", "one lineage"):
         assert text in told
 
 
@@ -252,8 +252,9 @@ def test_a_checkpoint_on_hdfs_is_listed_and_verified(
 ) -> None:
     place = f"{hdfs.uri}/looked-at"
     tree = HadoopTree(place, spark)
-    names = [entry.name for entry in LocalTree(made.checkpoint).entries() if not entry.name.endswith(".crc")]
-    LocalTree(made.checkpoint).copy_to(tree, names)
+    for entry in LocalTree(made.checkpoint).entries():
+        if not entry.name.endswith(".crc"):
+            tree.write(entry.name, (made.checkpoint / entry.name).read_bytes())
     status, listed = tell("list", "--checkpoint", place)
     assert (status, [epoch["epoch"] for epoch in listed["epochs"]]) == (0, [*range(EPOCHS)])
     status, verified = tell("verify", made.file, "--checkpoint", place)
@@ -273,10 +274,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 @pytest.mark.parametrize("command", ["list", "show", "verify"])
 def test_what_is_no_checkpoint_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not said which checkpoint" in refused(capsys, command)
-    assert "there is nothing at" in refused(capsys, command, "--checkpoint", tmp_path / "nowhere")
+    assert "does not exist" in refused(capsys, command, "--checkpoint", tmp_path / "nowhere")
     (tmp_path / "mine.txt").write_text("x")
-    assert "is no checkpoint" in refused(capsys, command, "--checkpoint", tmp_path)
-    assert "is no checkpoint" in refused(capsys, "diff", tmp_path, tmp_path)
+    assert "is not a checkpoint" in refused(capsys, command, "--checkpoint", tmp_path)
+    assert "is not a checkpoint" in refused(capsys, "diff", tmp_path, tmp_path)
 
 
 def test_a_strangers_checkpoint_is_told_to_carry_no_marker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from lockgate.checkpoints.marker import write_marker
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.cli.main import main
 from lockgate.commit.ledger import Entry
-from lockgate.runtime.lifecycle.marker import write_marker
-from lockgate.runtime.lifecycle.tree import LocalTree
-from lockgate.sinks.sqlite import SqliteLedger
+from lockgate.connectors.sqlite.sink import SqliteLedger
 from support.checkpoints import make_logs
 
 JOB = """
@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--partitions", "0"], "--partitions is 0"),
         (["--partitions", "7", "-p", "stateless=true"], "no step with state"),
         (["--partitions", "7", "-p", "guarantee=AT_MOST_ONCE"], "keeps no checkpoint"),
-        (["--partitions", "7", "-p", "parallel=3"], r"the job says .parallel(3), and would refuse state in 7"),
+        (["--partitions", "7", "-p", "parallel=3"], r"the job declares .parallel(3), and would refuse state in 7"),
         (["--partitions", "7"], "there is no checkpoint"),
     ],
 )

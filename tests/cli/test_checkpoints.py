@@ -11,27 +11,20 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.holding import hold
+from lockgate.checkpoints.marker import write_marker
+from lockgate.checkpoints.tree import open_tree
 from lockgate.cli import main as cli
-from lockgate.cli.checkpoints import refuse_unsafe, uncommitted_epoch, uncommitted_files
 from lockgate.commit.ledger import Entry
-from lockgate.commit.protocol import Epoch
-from lockgate.errors import Refused
+from lockgate.connectors.postgres.connect import connect
+from lockgate.connectors.postgres.mending import PostgresLedger
 from lockgate.faultpoints import Fault
-from lockgate.postgres.connect import connect
-from lockgate.postgres.mending import PostgresLedger
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.cleaning import remove_all
-from lockgate.runtime.lifecycle.holding import hold
-from lockgate.runtime.lifecycle.marker import write_marker
-from lockgate.runtime.lifecycle.tree import open_tree
 from support.checkpoints import make_logs
 from support.ledgers import Place
 from support.records import by_key, read_json, unique
-from support.refusals import require_accepted
 from support.site import Site
 from support.waiting import wait_for
-
-EPOCH = Epoch(number=3, digest="of-3", previous_digest="of-2", query="q")
 
 
 def mark(checkpoint: Checkpoint, job: str) -> None:
@@ -41,62 +34,6 @@ def mark(checkpoint: Checkpoint, job: str) -> None:
 def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
     at = datetime(2026, 1, 31, tzinfo=UTC).isoformat()
     return Entry(run="r", query=query, epoch=epoch, digest=digest, at=at)
-
-
-def test_an_epoch_is_given_up_only_where_the_ledger_shows_that_it_is_not_out() -> None:
-    require_accepted(refuse_unsafe, entry(2, "of-2"), EPOCH, job="j", where="w")
-    first = Epoch(number=0, digest="of-0", previous_digest=None, query="q")
-    require_accepted(refuse_unsafe, entry(None, None), first, job="j", where="w")
-    require_accepted(refuse_unsafe, None, first, job="j", where="w")
-
-
-@pytest.mark.parametrize(
-    ("ledger", "told"),
-    [
-        (entry(3, "of-3"), "epoch 3 of job 'j' is out"),
-        (entry(3, "another"), "do not fit"),
-        (entry(2, "another"), "other offsets"),
-        (entry(1, "of-1"), "the ledger is at epoch 1, the checkpoint already at 3"),
-        (entry(4, "of-4"), "the ledger is at epoch 4"),
-        (entry(2, "of-2", query="another"), "another checkpoint"),
-        (entry(None, None), "nothing is out"),
-        (None, "empty or gone"),
-    ],
-)
-def test_anything_else_is_refused(ledger: Entry | None, told: str) -> None:
-    with pytest.raises(Refused, match=told):
-        refuse_unsafe(ledger, EPOCH, job="j", where="w")
-
-
-def test_only_an_epoch_that_is_planned_and_not_committed_is_found(tmp_path: Path) -> None:
-    assert uncommitted_epoch(make_logs(tmp_path / "a", planned=3, committed=2)).number == 2
-    assert uncommitted_epoch(make_logs(tmp_path / "b", planned=1, committed=0)).number == 0
-    with pytest.raises(Refused, match="epoch 2, the last one planned, is committed"):
-        uncommitted_epoch(make_logs(tmp_path / "c", planned=3, committed=3))
-    with pytest.raises(Refused, match="no epoch is planned yet"):
-        uncommitted_epoch(make_logs(tmp_path / "d", planned=0, committed=0))
-    with pytest.raises(Refused, match="there is no checkpoint"):
-        uncommitted_epoch(Checkpoint(root=str(tmp_path / "absent")))
-
-
-def test_the_state_that_the_epoch_left_behind_goes_before_its_offsets(tmp_path: Path) -> None:
-    checkpoint = make_logs(tmp_path, planned=3, committed=2)
-    store = tmp_path / "state" / "0" / "1"
-    (store / "SSTs").mkdir(parents=True)
-    kept = ["2.zip", "2.changelog", "3.sst", "SSTs/3.sst", "3", "_metadata"]
-    gone = ["3.zip", "3.changelog", "3.delta", "3.snapshot", "3_d41d8cd9-8f00.zip", "3_d41d8cd9-8f00.changelog"]
-    for name in (*kept, *gone, ".3.zip.crc"):
-        (store / name).write_text("x")
-    tree = open_tree(checkpoint.root)
-    files = uncommitted_files(tree, 2)
-    assert files[-1] == "offsets/2"
-    assert {*files[:-1]} == {f"state/0/1/{name}" for name in gone}
-    remove_all(tree, files)
-    assert not (store / ".3.zip.crc").exists()
-    assert not (tmp_path / "offsets" / ".2.crc").exists()
-    assert all((store / name).exists() for name in kept)
-    assert checkpoint.epochs("offsets") == [0, 1]
-    assert checkpoint.epochs("commits") == [0, 1]
 
 
 def test_rollback_says_what_is_to_be_rolled_back(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,16 +57,16 @@ def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system
         assert cli.main([*rollback, "--yes"]) == 2
         assert "runs: it holds the checkpoint" in capsys.readouterr().err
     assert cli.main([*rollback, "--yes"]) == 2
-    assert "nobody can tell whether epoch 2 is out" in capsys.readouterr().err
+    assert "it is unknown whether epoch 2 is committed" in capsys.readouterr().err
     with closing(place.open()) as ledger:
         ledger.replace(None, entry(2, checkpoint.digest(2)))
         assert cli.main([*rollback, "--yes"]) == 2
-        assert f"epoch 2 of job {place.job!r} is out" in capsys.readouterr().err
+        assert f"epoch 2 of job {place.job!r} is committed" in capsys.readouterr().err
         before = entry(1, checkpoint.digest(1))
         ledger.replace(entry(2, checkpoint.digest(2)), before)
         assert cli.main(rollback) == 0
         told = capsys.readouterr().out
-        assert "safe only where the system that was named decides" in told
+        assert "safe only if the named system decides" in told
         assert told.endswith("nothing was removed; add --yes\n")
         assert (checkpoint.epochs("offsets"), ledger.peek()) == ([0, 1, 2], before)
         assert cli.main([*rollback, "--yes"]) == 0
@@ -146,7 +83,7 @@ def test_an_epoch_is_given_up_on_any_file_system(place: Place, tmp_path: Path, m
     with closing(place.open()) as ledger:
         ledger.replace(None, entry(1, checkpoint.digest(1)))
     opened = {there: (checkpoint, open_tree(checkpoint.root))}  # as if a JVM had found it there
-    monkeypatch.setattr("lockgate.cli.checkpoints.open_checkpoint", opened.pop)
+    monkeypatch.setattr("lockgate.checkpoints.uncommitted.open_checkpoint", opened.pop)
     rollback = ["checkpoints", "rollback", place.job, *place.option, "--checkpoint", there, "--uncommitted"]
     assert cli.main([*rollback, "--yes"]) == 0
     assert checkpoint.epochs("offsets") == [0, 1]
@@ -216,7 +153,7 @@ def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
 
     assert cli.main(rollback) == 0
     told = capsys.readouterr().out
-    assert "epoch       1 is planned, not committed and not out" in told
+    assert "epoch       1 is planned, and not committed in the checkpoint or in the ledger" in told
     assert "400 offsets in all" in told
     assert "offsets/1" in told
     assert told.endswith("nothing was removed; add --yes\n")
@@ -268,7 +205,7 @@ def test_the_same_holds_where_a_database_decides(
         return printed.out if code == 0 else ""
 
     told = wait_for("a server that has noticed that the driver is dead", accepted)
-    assert "epoch       1 is planned, not committed and not out" in told
+    assert "epoch       1 is planned, and not committed in the checkpoint or in the ledger" in told
     assert "400 offsets in all" in told
 
     # All rows of the epoch are staged, and nobody has published them.

@@ -39,7 +39,7 @@ def test_what_has_no_letters_is_refused(file: str, tmp_path: Path, capsys: pytes
     (tmp_path / "plain.py").write_text(textwrap.dedent(JOB).replace("dead_letters=kept", "dead_letters=None"))
     for arguments in (["list", "plain.py"], ["show", "plain.py", "a1"], ["replay", "plain.py", "--all"]):
         assert main(["dead-letters", *arguments]) == 2
-        assert "job 'halves' has no dead letters: an event that it cannot use stops it" in capsys.readouterr().err
+        assert "job 'halves' has no dead letters: an event that it cannot process stops it" in capsys.readouterr().err
     assert main(["dead-letters", "list", file]) == 2
     assert "there is no file results.db" in capsys.readouterr().err
 
@@ -67,7 +67,7 @@ def test_letters_are_listed_shown_and_sent_back(file: str, tmp_path: Path, capsy
     put("first.json", b'{"k":"a","v":2}')
     run(load_job(file, []), until_caught_up=True)
     assert told("list", file) == "job halves has no dead letters\n"
-    assert "0 letters sent back" in told("replay", file, "--all")
+    assert "0 dead letters sent back" in told("replay", file, "--all")
 
     lines = b'{"k":"b","v":0}\n{"k":"c","v":0}\n\xffno JSON\x1b[2J'
     put("second.json", lines)
@@ -90,21 +90,21 @@ def test_letters_are_listed_shown_and_sent_back(file: str, tmp_path: Path, capsy
     shown = told("show", file, unreadable["id"])
     assert f"value         0x{lines.splitlines()[-1].hex()}" in shown
     assert "\x1b" not in shown
-    assert "has no letter beef among its 3" in told("show", file, "beef", status=2)
+    assert "has no dead letter beef among its 3" in told("show", file, "beef", status=2)
 
     mended = ("-p", "mended=true")
     first = told("replay", file, "--id", facts[0]["id"], *mended)
     assert f"{facts[0]['id']}  sent" in first
-    assert "1 letter sent back to job halves, 0 not sent" in first
+    assert "1 dead letter sent back to job halves, 0 not sent" in first
     assert "not sent: it was sent before" in told("replay", file, "--id", facts[0]["id"], *mended, status=1)
     assert "do not fit" in told("replay", file, "--id", facts[0]["id"], "--step", "in", *mended, status=2)
     rest = told("replay", file, "--all", "--step", "map", *mended)
-    assert "passed over: 1 letter sent" in rest
-    assert "1 letter sent back to job halves, 0 not sent" in rest
+    assert "passed over: 1 dead letter sent" in rest
+    assert "1 dead letter sent back to job halves, 0 not sent" in rest
     run(load_job(file, ["mended=true"]), until_caught_up=True)
     assert halves() == [("a", 5), ("b", None), ("c", None)]
     again = told("replay", file, "--all", "--step", "map", *mended)
-    assert "passed over: 2 letters sent" in again
+    assert "passed over: 2 dead letters sent" in again
     run(load_job(file, ["mended=true"]), until_caught_up=True)
     assert halves() == [("a", 5), ("b", None), ("c", None)]
     assert told("replay", file, "--all", "--checkpoint", "nowhere", status=2).startswith("there is no checkpoint")

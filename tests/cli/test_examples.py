@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockgate.cli import main as cli
-from lockgate.demo.catalog import find_examples
-from lockgate.services.stack import Stack
+from lockgate.lab.demo.catalog import find_examples
+from lockgate.lab.services.stack import Stack
 from support.process import LOCKGATE, run
 
 
@@ -51,7 +51,7 @@ def test_help_says_what_may_stand_behind_a_name(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         cli.main(["examples", "run", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    for part in ("DIRECTORY for one that reads files", "HOST:PORT for one that needs Kafka", "takes neither"):
+    for part in ("DIRECTORY to one that reads files", "HOST:PORT to one that needs Kafka", "takes neither"):
         assert part in told
 
 

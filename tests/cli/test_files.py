@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from lockgate.cli import main as cli
 from lockgate.cli.files import describe
 from lockgate.commit.ledger import Entry
-from lockgate.files.compaction import Prospect
-from lockgate.files.reading import committed_files
-from lockgate.files.store import FileStore
-from lockgate.files.system import LocalSystem
+from lockgate.connectors.files.compaction import Prospect
+from lockgate.connectors.files.reading import committed_files
+from lockgate.connectors.files.store import FileStore
+from lockgate.connectors.files.system import LocalSystem
 from support.process import LOCKGATE, running
 
 
@@ -76,7 +76,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     told = capsys.readouterr().out
     assert "job payments: 5 small files, 45 B in all, become about 1; 0 files that were" in told
     assert "job alone: no small files to merge" in told
-    assert told.endswith("nothing was done; leave --dry-run away\n")
+    assert told.endswith("nothing was done; omit --dry-run\n")
     assert cli.main(["files", "compact", str(tmp_path), "--dry-run", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["dry_run"] is True

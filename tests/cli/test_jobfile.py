@@ -125,7 +125,21 @@ def test_a_value_of_another_type_is_refused(write: Write, annotation: str, text:
         given(write, f"x: {annotation}", f"x={text}")
     assert f"parameter x={text!r} is not of type {told}" in refused.value.what.replace("typing.", "")
     assert refused.value.where.endswith("a_job_file.py")
-    assert told in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fix"),
+    [
+        ("timedelta", "give a duration such as 10s, 5m or 1h30m"),
+        ("datetime", "give a time such as 2026-01-31T12:00:00"),
+        ("Guarantee", "give one of at_most_once, at_least_once, exactly_once, end_to_end_exactly_once"),
+        ("int | float", "give a value of type int or a value of type float"),
+    ],
+)
+def test_the_fix_shows_what_a_parameter_of_this_type_can_be(write: Write, annotation: str, fix: str) -> None:
+    with pytest.raises(Refused) as refused:
+        given(write, f"x: {annotation}", "x=nonsense")
+    assert refused.value.fix == fix
 
 
 @pytest.mark.parametrize(
@@ -133,6 +147,8 @@ def test_a_value_of_another_type_is_refused(write: Write, annotation: str, text:
     [
         ("def job(x: int):\n    return make(x)\n", ["x=postgresql://ada:c4nary@db.example/orders"]),
         ("def job(x: Literal['a']):\n    return make(x)\n", ["x=host=db.example password=c4nary"]),
+        ("def job(password: int):\n    return make(password)\n", ["password=blanks in c4nary"]),
+        ("def job(token: Literal['a']):\n    return make(token)\n", ["token=c4nary"]),
         ("def job(x: str):\n    return make(x)\n", ["postgresql://ada:c4nary@db.example/orders"]),
         ("def job(x: str):\n    raise ValueError(f'no answer from {x}')\n", ["x=postgresql://ada:c4nary@db.example/o"]),
     ],
@@ -212,7 +228,7 @@ def test_a_job_that_is_none_is_refused(write: Write) -> None:
         ("\nimport no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'", 2),
         ("def f():\n    return 1 / 0\n\nf()\n", "a_job_file.py cannot be loaded: ZeroDivisionError: ", 2),
         ("def job():\n    x = {}\n    return x['servers']\n", "job() failed: KeyError: 'servers'", 3),
-        ("def job():\n    return Job('no-guarantee')\n", "missing 1 required keyword-only argument: 'guarantee'", 2),
+        ("def job():\n    return dict(1)\n", "job() failed: TypeError: 'int' object is not iterable", 2),
         ("def job(x: Nowhere = 1):\n    return make()\n", "the annotations of job() cannot be read: NameError", None),
     ],
 )
@@ -222,7 +238,13 @@ def test_a_mistake_in_the_file_is_refused_with_its_line(write: Write, text: str,
     assert what in refused.value.what
     if line is not None:
         assert refused.value.where == f"a_job_file.py:{HEAD_LINES + line}"
-    assert "mend the file" in refused.value.fix
+    assert "fix the file" in refused.value.fix
+
+
+def test_a_job_without_a_guarantee_is_refused_with_its_line(write: Write) -> None:
+    with pytest.raises(BadJob, match="needs guarantee=") as refused:
+        load_job(write("def job():\n    return Job('no-guarantee')\n"), [])
+    assert refused.value.where == f"declared at a_job_file.py:{HEAD_LINES + 2}"
 
 
 def test_a_mistake_in_a_module_beside_is_told_with_that_modules_line(write: Write) -> None:

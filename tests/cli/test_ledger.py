@@ -1,6 +1,5 @@
-"""`lockgate ledger`: what may be doubled or lost is pure; the rest meets a real broker, real databases, real files."""
+"""`lockgate ledger` and what it prints, against a real broker, real databases and real files."""
 
-import hashlib
 import json
 import textwrap
 from contextlib import closing
@@ -11,25 +10,16 @@ from uuid import uuid4
 
 import pytest
 
+from lockgate.checkpoints.checkpoint import Checkpoint, SourceRange, source_ranges
 from lockgate.cli import main as cli
-from lockgate.cli.ledger import (
-    count_records,
-    describe,
-    describe_ranges,
-    describe_waiting,
-    entry_for,
-    judge,
-    keep_staged,
-    read_epoch,
-    refuse_useless,
-    weigh,
-)
+from lockgate.cli.ledger import count_records, describe, describe_ranges, describe_waiting, read_epoch
 from lockgate.commit.ledger import Entry, Gap
+from lockgate.commit.mending import keep_staged
+from lockgate.connectors.files.store import FileStore
+from lockgate.connectors.files.system import LocalSystem
 from lockgate.errors import Failed, Refused
-from lockgate.files.store import FileStore
-from lockgate.files.system import LocalSystem
-from lockgate.runtime.checkpoints import Checkpoint, SourceRange, next_epoch, source_ranges
 from support.checkpoints import make_logs
+from support.desk import Desk
 from support.ledgers import Place, in_files, in_sqlite
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -46,95 +36,10 @@ def written(checkpoint: Checkpoint, epoch: int) -> Entry:
     return entry(epoch, digest=checkpoint.digest(epoch))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "again", "never", "words"),
-    [
-        (entry(9), entry(7), (8, 9), None, "epochs 8..9 will be written again, and readers see their rows TWICE"),
-        (entry(8), entry(7), (8, 8), None, "epoch 8 will be written again"),
-        (entry(2), entry(None), (0, 2), None, "you set that nothing is out: epochs 0..2 will be written again"),
-        (entry(5), entry(7), None, (6, 7), "epochs 6..7 will never be written again by this job"),
-        (entry(None), entry(0), None, (0, 0), "says that nothing is out, you set 0: epoch 0 will never be written"),
-        (entry(7), entry(7), None, None, "nothing is doubled, nothing is lost"),
-        (entry(None), entry(None), None, None, "nothing is doubled, nothing is lost"),
-        (entry(7), entry(7, digest="other"), None, None, "with other offsets"),
-        (None, entry(7), None, (0, 7), "epochs 0..7 will never be written again"),
-        (None, entry(None), None, None, "Epoch 0 and all after it will be written"),
-        (entry(9, query="another"), entry(7), None, (0, 7), "belongs to another checkpoint (query another)"),
-    ],
-)
-def test_what_may_be_doubled_or_lost_is_said_in_numbers(
-    before: Entry | None, after: Entry, again: tuple[int, int] | None, never: tuple[int, int] | None, words: str
-) -> None:
-    change = weigh(before, after)
-    assert (change.again and (change.again[0], change.again[-1])) == again
-    assert (change.never and (change.never[0], change.never[-1])) == never
-    assert words in " ".join(change.says)
-
-
-def test_an_unknown_ledger_may_lose_and_double() -> None:
-    told = " ".join(weigh(None, entry(7)).says)
-    assert "LOST" in told
-    assert "Epoch 8 and all after it will be written; rows of them that are out are DOUBLED" in told
-
-
-def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path) -> None:
-    checkpoint = make_logs(tmp_path / "planned", planned=3, committed=2, query=QUERY)
-    upcoming = next_epoch(checkpoint)
-    assert upcoming is not None
-    assert upcoming.is_planned
-    fits = {number: judge(written(checkpoint, number), upcoming, job="j", where="w") for number in (0, 1, 2)}
-    assert [fits[number].is_fit for number in (0, 1, 2)] == [False, True, True]
-    assert "next epoch is 2, planned and not out: it will be written" in fits[1].says
-    assert "epoch 2 is out and will be skipped" in fits[2].says
-    assert "the ledger is at epoch 0, the checkpoint already at 2" in fits[0].says
-    assert not judge(None, upcoming, job="j", where="w").is_fit
-
-    done = make_logs(tmp_path / "done", planned=3, committed=3, query=QUERY)
-    upcoming = next_epoch(done)
-    assert upcoming is not None
-    assert judge(written(done, 2), upcoming, job="j", where="w").says.endswith("next epoch is 3: it will be written")
-    assert "other offsets" in judge(entry(2, digest="another"), upcoming, job="j", where="w").says
-    assert "another checkpoint" in judge(entry(2, query="another"), upcoming, job="j", where="w").says
-
-    empty = make_logs(tmp_path / "empty", planned=0, committed=0, query=QUERY)
-    upcoming = next_epoch(empty)
-    assert upcoming is not None
-    assert upcoming.epoch.number == 0
-    assert judge(None, upcoming, job="j", where="w").is_fit
-    assert judge(entry(None), upcoming, job="j", where="w").is_fit
-    assert next_epoch(Checkpoint(root=str(tmp_path / "absent"))) is None
-
-
-def test_a_ledger_at_which_every_run_would_stop_is_refused_with_those_that_fit(tmp_path: Path) -> None:
-    checkpoint = make_logs(tmp_path, planned=5, committed=4, query=QUERY)
-    upcoming = next_epoch(checkpoint)
-    assert upcoming is not None
-    for useless in (written(checkpoint, 1), entry(None)):
-        with pytest.raises(Refused, match="goes on with epoch 4") as refused:
-            refuse_useless(useless, upcoming, job="j", root=checkpoint.root)
-        assert "--epoch 3 (epoch 4 is not out" in refused.value.fix
-        assert "--epoch 4 (epoch 4 is out" in refused.value.fix
-    assert "epoch 4 is out" in refuse_useless(written(checkpoint, 4), upcoming, job="j", root=checkpoint.root)
-
-
-def test_an_epoch_that_the_checkpoint_does_not_have_is_refused_with_those_it_has(tmp_path: Path) -> None:
-    checkpoint = make_logs(tmp_path / "c", planned=3, committed=3, query=QUERY)
-    with pytest.raises(Refused, match="no offsets for epoch 7") as refused:
-        entry_for(checkpoint, 7, now=NOW, run="r")
-    assert refused.value.fix.endswith("0, 1, 2")
-    made = entry_for(checkpoint, 1, now=NOW, run="r")
-    assert made.digest == hashlib.sha256((tmp_path / "c" / "offsets" / "1").read_bytes()).hexdigest()
-    assert (made.query, made.run, made.at) == (QUERY, "r", "2026-01-31T12:00:00.000+00:00")
-    none = entry_for(checkpoint, None, now=NOW, run="r")
-    assert (none.epoch, none.digest) == (None, None)
-    with pytest.raises(Refused, match="there is no checkpoint"):
-        entry_for(Checkpoint(root=str(tmp_path / "absent")), 1, now=NOW, run="r")
-
-
 def test_gaps_that_were_accepted_are_shown() -> None:
     gap = Gap("orders", 1, start=200, end=1250, epoch=7, at="2026-01-31T12:00:00")
     assert describe(replace(entry(9), gaps=(gap,)))[-1] == (
-        "gap         topic 'orders', partition 1: offsets [200, 1250), at most 1,050 records, skipped behind epoch 7,"
+        "gap         topic 'orders', partition 1: offsets [200, 1250), at most 1,050 records, skipped after epoch 7,"
         " accepted at 2026-01-31T12:00:00"
     )
 
@@ -175,7 +80,7 @@ def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: P
         (["show", "j", "--files", "d", "--sqlite", "f"], "said twice where the ledger"),
         (["show", "j.py", "--files", "d"], "says where its ledgers are"),
         (["show", "j", "--files", "absent"], "there is no directory"),
-        (["show", "j", "--files", "hdfs://h/d"], "_lockgate/j holds the ledger"),
+        (["show", "j", "--files", "hdfs://h/d"], "_lockgate/j: it has the ledger"),
         (["show", "j", "--files", ".", "-p", "a=b"], "-p is for a job's file"),
         (["show", "j", "--sqlite", ".", "--client", "a=b"], "--client is for Kafka"),
         (["show", "j", "--sqlite", "absent.db"], "there is no file"),
@@ -193,7 +98,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
 def test_a_database_that_is_not_there_is_refused_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lockgate.postgres.mending._PATIENCE", timedelta(0))
+    monkeypatch.setattr("lockgate.connectors.postgres.mending._PATIENCE", timedelta(0))
     assert cli.main(["ledger", "show", "j", "--postgres", "postgresql://u:s3cret@127.0.0.1:1/d"]) == 2
     said = capsys.readouterr().err
     assert "PostgreSQL is not there" in said
@@ -210,7 +115,7 @@ def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys:
 
     assert cli.main(["ledger", "set", *options, "--epoch", "2"]) == 0
     told = capsys.readouterr().out
-    assert f"the ledger is gone (there is no topic 'lockgate.{job}.ledger'); it is made anew" in told
+    assert f"the ledger is gone (there is no topic 'lockgate.{job}.ledger'); it is re-created" in told
     assert "epochs 0..2 will never be written again" in told
     assert "in-0: 5 to 35" in told
     assert "60 offsets in all" in told
@@ -232,24 +137,24 @@ def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys:
     facts = json.loads(capsys.readouterr().out)
     assert (facts["before"]["epoch"], facts["after"]["epoch"]) == (2, 3)
     assert (facts["written_again"], facts["never_written"]) == (None, [3, 3])
-    assert "epoch 3 is out and will be skipped" in facts["then"]
+    assert "epoch 3 is committed and will be skipped" in facts["then"]
     assert facts["written"] is True
     assert cli.main(["ledger", "show", *options]) == 0
-    assert "epoch 3 is out and will be skipped" in capsys.readouterr().out
+    assert "epoch 3 is committed and will be skipped" in capsys.readouterr().out
 
     # Back again: what is out will be doubled.
     assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
     assert "The ledger is at 3, you set 2: epoch 3 will be written again" in capsys.readouterr().out
     assert cli.main(["ledger", "set", *options, "--epoch", "0", "--yes"]) == 2
-    assert "goes on with epoch 3" in capsys.readouterr().err
+    assert "continues with epoch 3" in capsys.readouterr().err
 
 
 @pytest.mark.system
 def test_a_ledger_that_moves_while_a_person_decides_is_left_alone(kafka: str, tmp_path: Path) -> None:
     from lockgate.cli.target import connected
-    from lockgate.kafka.ledgeredit import open_transactions, replace_entry
-    from lockgate.kafka.ledgertopic import LedgerTopic
-    from lockgate.kafka.settings import read_settings
+    from lockgate.connectors.kafka.ledgeredit import open_transactions, replace_entry
+    from lockgate.connectors.kafka.ledgertopic import LedgerTopic
+    from lockgate.connectors.kafka.settings import read_settings
 
     job = f"moving-{uuid4().hex[:8]}"
     with connected(read_settings(kafka, {}, where="test"), "test") as connection:
@@ -330,7 +235,7 @@ def test_a_ledger_in_any_system_is_shown_and_set_as_that_of_kafka_is(
 
     assert cli.main(["ledger", "set", *options, "--epoch", "2"]) == 0
     told = capsys.readouterr().out
-    assert "it is made anew" in told
+    assert "it is re-created" in told
     assert "epochs 0..2 will never be written again" in told
     assert told.endswith("nothing was written; add --yes\n")
     with closing(place.open()) as ledger:
@@ -352,13 +257,13 @@ def test_a_ledger_in_any_system_is_shown_and_set_as_that_of_kafka_is(
     told = capsys.readouterr().out
     assert place.name in told
     assert "epoch       3\n" in told
-    assert "epoch 3 is out and will be skipped" in told
+    assert "epoch 3 is committed and will be skipped" in told
     assert "s3cret" not in told
 
     assert cli.main(["ledger", "set", *options, "--epoch", "2", "--yes"]) == 0
     assert "The ledger is at 3, you set 2: epoch 3 will be written again" in capsys.readouterr().out
     assert cli.main(["ledger", "set", *options, "--epoch", "0", "--yes"]) == 2
-    assert "goes on with epoch 3" in capsys.readouterr().err
+    assert "continues with epoch 3" in capsys.readouterr().err
 
 
 def test_a_ledger_in_any_system_is_left_alone_where_it_moves_while_a_person_decides(place: Place) -> None:
@@ -372,7 +277,7 @@ def test_a_ledger_in_any_system_is_left_alone_where_it_moves_while_a_person_deci
         assert ledger.peek() == another.peek() == entry(2)
 
 
-def test_the_ledger_of_a_database_can_be_mended_where_it_cannot_be_read_and_that_of_files_only_from_a_copy(
+def test_a_ledger_that_cannot_be_read_can_be_set_in_any_system(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = make_logs(tmp_path / "checkpoint", planned=2, committed=2, query=QUERY)
@@ -382,11 +287,32 @@ def test_the_ledger_of_a_database_can_be_mended_where_it_cannot_be_read_and_that
     capsys.readouterr()
     assert cli.main(["ledger", "show", *options]) == 1
     assert "cannot be read" in capsys.readouterr().err
-    is_files = place.option[0] == "--files"
-    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == (1 if is_files else 0)
-    said = capsys.readouterr()
-    assert "cannot be read" in (said.err if is_files else said.out)
-    assert cli.main(["ledger", "show", *options]) == (1 if is_files else 0)
+    assert cli.main(["ledger", "set", *options, "--epoch", "1"]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+    assert cli.main(["ledger", "show", *options]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    assert cli.main(["ledger", "set", *options, "--epoch", "1", "--yes"]) == 0
+    assert cli.main(["ledger", "show", *options]) == 0
+
+
+def test_what_a_damaged_manifest_gives_up_is_said_and_without_yes_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk(tmp_path / "out", job="orders")
+    for epoch in range(3):
+        desk.commit(desk.store(), epoch, [epoch])
+    (tmp_path / "out" / "_lockgate" / "orders" / f"{3:020}.json").write_text("{")
+    lost = next(name for name in desk.data() if name.startswith("2-"))
+    checkpoint = make_logs(tmp_path / "checkpoint", planned=3, committed=3, query="query")
+    words = ["ledger", "set", "orders", "--files", str(desk.root), "--checkpoint", checkpoint.root, "--epoch", "2"]
+    assert cli.main(words) == 0
+    told = capsys.readouterr().out
+    assert "Manifest 3 is given up. No reader sees the files of these 1 directories any more:" in told
+    assert f"  data/orders/{lost}: 1 files, 9 bytes\n" in told
+    assert "The ledger is at 1, you set 2: epoch 2 will never be written again" in told
+    assert desk.manifests() == [1, 2, 3]
+    assert cli.main([*words, "--yes"]) == 0
+    assert desk.seen() == [0, 1]
 
 
 def test_manifests_that_are_lost_are_not_made_anew_over_files_that_are_there(
@@ -476,7 +402,7 @@ def test_the_file_of_a_job_says_which_system_decides_and_how_the_others_stand(
         assert kept.staged == {"copies": "a name"}
         assert cli.main(["ledger", "set", *options, "--epoch", "3", "--yes"]) == 0
         told = capsys.readouterr().out
-        assert "The next run will stop at the ledger of copies (epoch 1 is out" in told
+        assert "The next run will stop at the ledger of copies (epoch 1 is committed" in told
         assert "lockgate ledger set systems --epoch 3 --checkpoint PLACE --files DIR" in told
         assert show()[1] == "elsewhere"
         follower = ["systems", *follows.option, "--checkpoint", checkpoint.root]

@@ -62,7 +62,7 @@ def test_an_error_has_its_parts_as_fields(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--metrics", "here"], "'here' is no place to serve metrics at"),
+        (["--metrics", "here"], "'here' is not a port, or a host and a port, to serve metrics at"),
         (["--unhealthy-after", "0"], "--unhealthy-after is 0.0"),
         (["--no-supervise"], "missing.py"),
     ],

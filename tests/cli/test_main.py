@@ -86,4 +86,4 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_does_not_wait_for_spark() -> None:
     code = "import sys; import lockgate.cli.main as m; m.make_parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"pyspark", "pandas", "pyarrow", "kafka", "psycopg", "psutil"} & set(loaded)
+    assert not {"pyspark", "pandas", "pyarrow", "kafka", "psycopg", "psutil", "jinja2"} & set(loaded)

@@ -24,10 +24,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockgate.kafka.topics import create_topics
+from lockgate.connectors.kafka.topics import create_topics
+from lockgate.lab.services.stack import Stack
 from lockgate.presenter.figures import METRICS as PRESENTER_METRICS
 from lockgate.runtime.metrics.figures import METRICS
-from lockgate.services.stack import Stack
 from support import records
 from support.process import LOCKGATE, Process, parameters, running
 

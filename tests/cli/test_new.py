@@ -220,10 +220,14 @@ def test_a_place_that_cannot_be_written_to_is_refused(
 def test_a_place_that_cannot_be_looked_into_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(path: Path, *_: Any, **__: Any) -> Any:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    opened = Path.open
 
-    monkeypatch.setattr(Path, "open", refuse)  # a root may look everywhere
+    def refuse_here(path: Path, *words: Any, **options: Any) -> Any:
+        if path.parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *words, **options)
+
+    monkeypatch.setattr(Path, "open", refuse_here)  # root may look everywhere
     assert cli.main(["new", "warm", "--to", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("the files cannot be written: Permission denied\n")
 

@@ -13,7 +13,8 @@ from lockgate.cli import job as command
 from lockgate.cli.main import make_parser
 from lockgate.cli.supervisor import Report
 from lockgate.errors import Unreachable
-from lockgate.runtime import run as runtime
+from lockgate.runtime import starting
+from lockgate.runtime.options import Options
 
 HDFS = "hdfs://name:8020/checkpoint"
 
@@ -51,10 +52,10 @@ def options(*more: str) -> argparse.Namespace:
 def is_told(monkeypatch: pytest.MonkeyPatch, asked: argparse.Namespace, of: Job) -> bool:
     """Is the supervisor told of a past, before a source is found to be away?"""
 
-    def refuse(job: Job, **settings: Any) -> None:
+    def refuse(job: Job, options: Options, **settings: Any) -> None:
         raise Unreachable("no broker answers", "there", "wait")
 
-    monkeypatch.setattr(runtime, "run", refuse)
+    monkeypatch.setattr(starting, "launch", refuse)
     report = Heard()
     with pytest.raises(Unreachable):
         command._run(of, asked, report, None, None)
@@ -73,7 +74,7 @@ def get_through_an_epoch(monkeypatch: pytest.MonkeyPatch, asked: argparse.Namesp
         final="",
         wait=lambda on_progress: on_progress(SimpleNamespace(line=lambda: "", events_total=1)),
     )
-    monkeypatch.setattr(runtime, "run", lambda job, **settings: started)
+    monkeypatch.setattr(starting, "launch", lambda job, options, **settings: started)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     asked.until_caught_up = True
     command._run(of, asked, Heard(), None, None)

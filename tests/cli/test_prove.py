@@ -41,7 +41,7 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--points", "NOWHERE"], "'NOWHERE' is none of"),
         (["--faults", "pause driver", "--points", "HALF"], "no such fault can strike this job"),
         (["--kills", "0"], "0 kills prove nothing"),
-        (["--events", "0"], "0 events give nothing to lose"),
+        (["--events", "0"], "0 events leave nothing to lose"),
         (["--rows-per-epoch", "-1"], "-1 rows an epoch never end"),
         (["--trial", "-1"], "-1 is no trial"),
         (["--given", "payments"], "'payments' names no file"),

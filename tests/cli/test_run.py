@@ -201,4 +201,4 @@ def test_a_socket_is_read_at_most_once_and_refused_as_more(tmp_path: Path) -> No
             caller.close()
     with lockgate(tmp_path, "run", "words.py", "-p", f"port={port}") as process:
         assert process.end() == 2
-    assert f"nobody listens at 127.0.0.1:{port}" in process.text
+    assert f"no server listens at 127.0.0.1:{port}" in process.text

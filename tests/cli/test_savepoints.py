@@ -12,15 +12,16 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.marker import is_marked
+from lockgate.checkpoints.tree import LocalTree, open_tree
 from lockgate.cli import main as cli
 from lockgate.cli.jobfile import load_job
-from lockgate.kafka.topics import create_topics
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.history import look_at
-from lockgate.runtime.lifecycle.marker import is_marked
-from lockgate.runtime.lifecycle.tree import LocalTree, open_tree
-from lockgate.runtime.run import Run, run
-from lockgate.services.hdfs import Hdfs
+from lockgate.connectors.kafka.topics import create_topics
+from lockgate.lab.services.hdfs import Hdfs
+from lockgate.runtime.run import run
+from lockgate.runtime.running import Run
 from support.process import parameters
 from support.records import by_key, read_json, send
 
@@ -114,7 +115,7 @@ def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
     assert command("restore", saved, *target) == 2
     assert "has a checkpoint already" in capsys.readouterr().err
     assert command("restore", saved, *payments.target(one), "--checkpoint", str(tmp_path / "elsewhere")) == 2
-    assert "would come out again" in capsys.readouterr().err
+    assert "would be delivered again" in capsys.readouterr().err
     there = f"{hdfs.uri}/checkpoints/{two}"
     assert command("restore", saved, *payments.target(two), "--checkpoint", there) == 0
     assert "has the offsets of all 2 partitions" in capsys.readouterr().out

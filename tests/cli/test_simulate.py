@@ -62,8 +62,8 @@ def test_a_file_that_keeps_something_else_is_refused_and_left_alone(
     ("arguments", "told"),
     [
         (["--mutant", "none"], "there is no mutant 'none'"),
-        (["--schedules", "0"], "--schedules 0 is too little"),
-        (["--processes", "-1"], "--processes -1 is too little"),
+        (["--schedules", "0"], "--schedules 0 is too small"),
+        (["--processes", "-1"], "--processes -1 is too small"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], told: str, capsys:
 def test_processes_find_the_same_schedule_and_tell_how_far_they_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockgate.cli.simulate._TELL_SECONDS", 0.0)
+    monkeypatch.setattr("lockgate.cli.progress.LINE_EVERY_SECONDS", 0.0)
     seeds = []
     for processes in ("1", "2"):
         arguments = ["--schedules", "1000", "--mutant", "stable-offset", "--json", "--processes", processes]

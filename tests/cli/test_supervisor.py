@@ -109,7 +109,7 @@ def test_an_error_is_told_in_a_line_and_tried_again(tmp_path: Path) -> None:
 
 def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_is_remembered(tmp_path: Path) -> None:
     driver = """
-    from lockgate.kafka.wire import NoBroker
+    from lockgate.connectors.kafka.wire import NoBroker
     if start == 1:
         report.tell("from epoch 7", 3)
         report.tell_error(EpochFailed("the broker went away", "there", "wait"))
@@ -130,7 +130,7 @@ def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_
 
 def test_what_does_not_answer_is_waited_for_where_the_job_has_a_past(tmp_path: Path) -> None:
     driver = """
-    from lockgate.kafka.wire import NoBroker
+    from lockgate.connectors.kafka.wire import NoBroker
     report.tell_past()
     if start < 3:
         report.tell_error(NoBroker("no broker answers", "there", "wait"))
@@ -225,7 +225,7 @@ def test_a_driver_that_does_not_start_is_tried_again_once_the_job_has_run(tmp_pa
         told_first, told_then, *_, told_last = told.splitlines()
         assert told_first.startswith("restart 1, from epoch 7, in 0.0 s: the driver was killed by SIGKILL")
         assert told_then.startswith("restart 2, from epoch 7, in 0.0 s: the driver does not start: [Errno 2]")
-        assert told_last == "not started again: it has failed in the same way 30 times in a row"
+        assert told_last == "not started again: it failed in the same way 30 times in a row"
     else:
         assert "FileNotFoundError" in told
         assert "restart 1" not in told
@@ -287,18 +287,18 @@ def test_events_that_the_code_fails_on_end_the_job_after_a_few_tries(tmp_path: P
     with supervised(tmp_path, driver) as process:
         status, told = end(process)
     assert (status, len(starts(tmp_path))) == (1, 3)
-    assert told.endswith("not started again: it has failed on its events 3 times in a row\n")
+    assert told.endswith("not started again: it failed on its events 3 times in a row\n")
 
 
 def test_who_dies_while_something_is_done_once_is_not_started_again(tmp_path: Path) -> None:
     driver = """
-    report.tell(final="it died while it began anew")
+    report.tell(final="the driver died during a restart")
     os.kill(os.getpid(), signal.SIGKILL)
     """
     with supervised(tmp_path, driver) as process:
         status, told = end(process)
     assert status == 1
-    assert told.startswith("not started again: it died while it began anew")
+    assert told.startswith("not started again: the driver died during a restart")
     assert len(starts(tmp_path)) == 1
 
 
@@ -306,7 +306,7 @@ def test_who_dies_before_that_does_it_in_the_next_start(tmp_path: Path) -> None:
     driver = """
     if start == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    report.tell(final="it died while it began anew")
+    report.tell(final="the driver died during a restart")
     report.tell("from epoch 0", 0)
     if start == 2:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,12 +10,12 @@ import pytest
 from lockgate.cli import main as cli
 from lockgate.cli.target import connected
 from lockgate.cli.transactions import Look, describe, span, table
+from lockgate.connectors.kafka.ledgeredit import open_transactions
+from lockgate.connectors.kafka.ledgertopic import LedgerTopic
+from lockgate.connectors.kafka.settings import read_settings
+from lockgate.connectors.kafka.transaction import Transactions
+from lockgate.connectors.kafka.wire import Connection, Producer, TransactionView
 from lockgate.errors import EpochFailed
-from lockgate.kafka.ledgeredit import open_transactions
-from lockgate.kafka.ledgertopic import LedgerTopic
-from lockgate.kafka.settings import read_settings
-from lockgate.kafka.transaction import Transactions
-from lockgate.kafka.wire import Connection, Producer, TransactionView
 
 VIEW = TransactionView(
     transactional_id="lockgate.j",
@@ -45,7 +45,7 @@ def test_what_it_means_for_readers_is_said() -> None:
     assert "lockgate transactions abort lockgate.j" in at(70_000).meaning()
     assert "will be committed" in at(0, "PrepareCommit").meaning()
     assert "will be aborted" in at(0, "PrepareAbort").meaning()
-    assert "nobody is held back" in at(0, "Empty").meaning()
+    assert "no reader is held back" in at(0, "Empty").meaning()
 
 
 def test_lines_for_people() -> None:
@@ -131,7 +131,7 @@ def test_transactions_of_other_programs_are_shown_and_left_alone(
     assert cli.main(["transactions", "list", "--servers", kafka, "--all"]) == 0
     assert name in capsys.readouterr().out
     assert cli.main(["transactions", "show", name, "--servers", kafka]) == 0
-    assert "nobody is held back" in capsys.readouterr().out
+    assert "no reader is held back" in capsys.readouterr().out
     assert cli.main(["transactions", "abort", name, "--servers", kafka, "--yes"]) == 2
     assert "not one of Lockgate's" in capsys.readouterr().err
     assert cli.main(["transactions", "show", f"{name}-x", "--servers", kafka]) == 1

@@ -61,9 +61,9 @@ def test_where_a_follower_stands(seen: Entry | None, decided: Entry, expected: S
 @pytest.mark.parametrize(
     ("seen", "cure"),
     [
-        (at(4), "put back the order of before"),
-        (at(1), "bring back what it held"),
-        (None, "bring back what it held"),
+        (at(4), "restore the old order"),
+        (at(1), "restore what it held"),
+        (None, "restore what it held"),
     ],
 )
 def test_a_follower_that_does_not_fit_stops_the_job_and_keeps_what_it_has(seen: Entry | None, cure: str) -> None:

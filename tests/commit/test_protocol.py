@@ -64,7 +64,7 @@ def test_an_epoch_is_written_only_where_the_ledger_proves_that_it_is_not_out(
     ("said", "asked", "what"),
     [
         pytest.param(entry(7, "other"), epoch(7), "at epoch 7, the checkpoint only at 7, with other offsets", id="N"),
-        pytest.param(entry(6, "other"), epoch(7), "epoch 6 is out with other offsets", id="N-1, other offsets"),
+        pytest.param(entry(6, "other"), epoch(7), "epoch 6 is committed with other offsets", id="N-1, other offsets"),
         pytest.param(entry(8), epoch(7), "at epoch 8, the checkpoint only at 7", id="N+1"),
         pytest.param(entry(90), epoch(7), "at epoch 90, the checkpoint only at 7", id="far ahead"),
         pytest.param(entry(5), epoch(7), "at epoch 5, the checkpoint already at 7", id="N-2"),

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib import resources
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
 from lockgate.dashboard.figure import POINTS_MAX, Figure
 from lockgate.errors import Refused
-from support.browser import Browser, browsing
+from support.browser import browsing
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -128,28 +128,27 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.system
-def test_a_browser_draws_the_rows_as_they_come(tmp_path: Path) -> None:
-    with browsing(tmp_path / "browser") as browser:
-        check_page(browser)
+def test_a_browser_draws_the_rows_as_they_come() -> None:
+    with browsing() as browser:
+        page = browser.new_page()
+        state, latest = page.locator("#state"), page.locator("#latest b")
+        lines, dots = page.locator("polyline"), page.locator("circle")
+        with new_figure().serve() as figure:
+            page.goto(figure.url)
+            expect(state).to_have_text("waiting for the first row")
+            figure.follow([row("sale", 0, 100), row("sale", 1, 300), row("two-for-one", 0, 50)])
+            expect(dots).to_have_count(3)
+            expect(page).to_have_title("Order volume")
+            expect(state).to_have_text("live")
+            expect(lines).to_have_count(2)
+            expect(latest).to_have_text(["300", "50"])
+            before = lines.first.get_attribute("points")
 
-
-def check_page(browser: Browser) -> None:
-    with new_figure().serve() as figure:
-        page = browser.open(figure.url)
-        page.wait("document.getElementById('state')?.textContent === 'waiting for the first row'")
-        figure.follow([row("sale", 0, 100), row("sale", 1, 300), row("two-for-one", 0, 50)])
-        page.wait("document.querySelectorAll('circle').length === 3")
-        assert page.value("document.title") == "Order volume"
-        assert page.value("document.getElementById('state').textContent") == "live"
-        assert page.value("document.querySelectorAll('polyline').length") == 2
-        assert page.value("[...document.querySelectorAll('#latest b')].map(one => one.textContent)") == ["300", "50"]
-        before = page.value("document.querySelector('polyline').getAttribute('points')")
-
-        figure.add(row("sale", 2, 1234.5))
-        page.wait("document.querySelector('#latest b').textContent === '1,234.5'")
-        assert page.value("document.querySelector('polyline').getAttribute('points')") != before
-        assert page.value("document.querySelector('circle title').textContent") == f"sale, {NOON.isoformat()}: 100"
-        heights = page.value("[...document.querySelectorAll('circle')].slice(0, 3).map(one => +one.getAttribute('cy'))")
-        assert heights == sorted(heights, reverse=True), "more is higher"
-    page.wait("document.getElementById('state').textContent === 'ended'")
-    assert page.errors() == []
+            figure.add(row("sale", 2, 1234.5))
+            expect(latest.first).to_have_text("1,234.5")
+            assert lines.first.get_attribute("points") != before
+            assert dots.first.text_content() == f"sale, {NOON.isoformat()}: 100"
+            heights = [float(dots.nth(index).get_attribute("cy") or "") for index in range(3)]
+            assert heights == sorted(heights, reverse=True), "more is higher"
+        expect(state).to_have_text("ended")
+        assert page.page_errors() == []

@@ -23,9 +23,22 @@ HERE = Path(__file__).name
         ("500 milliseconds", 0.5),
         ("250 microseconds", 0.00025),
         ("2 minutes -30 seconds", 90),
+        ("5m", 300),
+        ("5 min", 300),
+        ("5 mins", 300),
+        ("1h30m", 5400),
+        ("1H 30 Min", 5400),
+        ("250ms", 0.25),
+        ("250 MS", 0.25),
+        ("10us", 0.00001),
+        ("30s", 30),
+        ("30 sec", 30),
+        ("2 hrs", 7200),
+        ("2d", 2 * 86400),
+        ("1w", 7 * 86400),
     ],
 )
-def test_a_duration_is_read_as_spark_reads_it(text: str, seconds: float) -> None:
+def test_a_duration_is_read_in_words_and_short(text: str, seconds: float) -> None:
     assert as_duration(text, of="gap") == timedelta(seconds=seconds)
 
 
@@ -37,9 +50,26 @@ def test_a_timedelta_is_taken_as_it_is() -> None:
 def test_what_is_no_duration_is_refused_by_the_name_of_its_argument(value: object) -> None:
     with pytest.raises(BadJob) as refused:
         as_duration(value, of="the gap")
-    assert refused.value.what == f"the gap is not a duration: {value!r}"
+    assert refused.value.what.startswith(f"the gap is not a duration: {value!r}")
     assert HERE in refused.value.where
     assert '"10 seconds"' in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("5", "the number has no unit"),
+        ("1.5", "the number has no unit"),
+        ("5 parsecs", "'parsecs' is not a unit of time"),
+        ("1.5 hours", "a duration is whole numbers, each with its unit"),
+        ("5M", "'M' can be read as minutes or months: write 'm' or 'minutes'"),
+        ("1h30", "a duration is whole numbers, each with its unit"),
+    ],
+)
+def test_a_refused_text_comes_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(BadJob) as refused:
+        as_duration(text, of="the gap")
+    assert refused.value.what == f"the gap is not a duration: {text!r}: {reason}"
 
 
 def test_a_duration_that_no_timedelta_can_hold_is_refused() -> None:

@@ -100,8 +100,8 @@ def test_what_an_event_fits_is_one_number_in_sql() -> None:
             "ends in 'hot', 2 to 3 times: it matches when 2 have come",
         ),
         (lambda: pattern.checked(HOT.not_followed_by("no", "a")), "ends with no 'no', but does not say for how long"),
-        (lambda: pattern.checked(HOT.then("smoke", "a")), "its partial matches would be kept for ever"),
-        (lambda: pattern.checked(HOT.times(2)), "its partial matches would be kept for ever"),
+        (lambda: pattern.checked(HOT.then("smoke", "a")), "its partial matches would be kept forever"),
+        (lambda: pattern.checked(HOT.times(2)), "its partial matches would be kept forever"),
     ],
 )
 def test_a_pattern_that_makes_no_sense_is_refused_at_its_line(make: Callable[[], object], what: str) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lockgate.connectors.local.memorysink import MemorySink
+from lockgate.connectors.local.memorysource import MemorySource
 from lockgate.dataflow import exchange, windows
 from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.job import Job
@@ -16,8 +18,6 @@ from lockgate.dataflow.steps import Exchanged, Rolling, Select, Timed, Where, Wi
 from lockgate.dataflow.stream import KeyedStream, Stream, stream
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
-from lockgate.sinks.memory import MemorySink
-from lockgate.sources.memory import MemorySource
 
 HERE = Path(__file__).name
 
@@ -223,8 +223,9 @@ def test_a_job_keeps_what_it_was_given_and_has_defaults_for_all_but_the_guarante
         None,
         None,
     )
-    with pytest.raises(TypeError, match="guarantee"):
+    with pytest.raises(BadJob, match=r"Job\(\.\.\.\) needs guarantee=") as refused:
         Job("orders", output)  # type: ignore[call-arg]
+    assert "Guarantee.AT_LEAST_ONCE" in refused.value.fix
 
 
 def test_a_job_is_frozen_and_knows_its_line() -> None:

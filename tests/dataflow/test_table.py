@@ -7,6 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
+from lockgate.connectors.local.memorysink import MemorySink
+from lockgate.connectors.local.memorysource import MemorySource
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import Stream, stream
 from lockgate.dataflow.table import FileTable, PostgresTable, Table, table
@@ -16,10 +20,6 @@ from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.explain import explain
 from lockgate.planner.physical import is_partitioned_alike
 from lockgate.planner.plan import Plan, plan
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.memory import MemorySink
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.memory import MemorySource
 
 FILES = FileTable(path="customers.parquet", format="parquet", schema="customer INT, name STRING, country STRING")
 

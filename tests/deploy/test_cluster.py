@@ -12,8 +12,8 @@ from uuid import uuid4
 import pyspark
 import pytest
 
-from lockgate.kafka.topics import create_topics
-from lockgate.services.spark import SparkCluster
+from lockgate.connectors.kafka.topics import create_topics
+from lockgate.lab.services.spark import SparkCluster
 from support import records
 from support.cli import call
 from support.process import LOCKGATE, parameters, run
@@ -145,5 +145,5 @@ def test_machines_that_lack_a_library_are_named_before_anything_runs(cluster: Sp
     assert "the machines of the cluster cannot run Python for this job: ModuleNotFoundError: No module named" in (
         done.stderr
     )
-    assert "named by PYSPARK_PYTHON" in done.stderr
+    assert "PYSPARK_PYTHON names another path" in done.stderr
     assert not (tmp_path / ".lockgate" / "checkpoints").exists()

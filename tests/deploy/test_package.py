@@ -14,7 +14,15 @@ from lockgate.cli.main import main
 from lockgate.deploy.environment import pack_environment
 from lockgate.deploy.requirements import Requirement, pin
 from lockgate.errors import BadMachine
-from lockgate.spark.shipping import ENVIRONMENT, JOB_ARCHIVE, PACKAGE_ARCHIVE, find_modules, pack_modules, pack_package
+from lockgate.spark.authentication import AUTHENTICATION
+from lockgate.spark.shipping import (
+    ENVIRONMENT,
+    find_modules,
+    is_archive,
+    is_job_archive,
+    pack_modules,
+    pack_package,
+)
 
 JOB = """
     from lockgate import FileSink, FileSource, Guarantee, Job, stream
@@ -67,9 +75,10 @@ def test_the_same_files_make_the_same_archive(job_file: Path, tmp_path: Path) ->
         (tmp_path / name).mkdir()
         packed = pack_modules(job_file, tmp_path / name, with_job=True)
         assert packed is not None
-        made.append(packed.read_bytes())
-    assert made[0] == made[1]
-    with zipfile.ZipFile(tmp_path / "one" / JOB_ARCHIVE) as found:
+        made.append(packed)
+    assert made[0].read_bytes() == made[1].read_bytes()
+    assert made[0].name != made[1].name, "a process without the secret must not guess it"
+    with zipfile.ZipFile(made[0]) as found:
         assert found.namelist() == [
             "orders.py",
             "prices.py",
@@ -91,7 +100,7 @@ def test_a_python_that_knows_nothing_of_us_imports_us_from_the_archive(tmp_path:
     )
     assert done.stdout.split() == [f"{archive}/lockgate/errors.py", "0.1.0"]
     with zipfile.ZipFile(archive) as found:
-        assert "lockgate/spark/jars.sha256" in found.namelist()
+        assert "lockgate/provision/jars.sha256" in found.namelist()
         assert not [name for name in found.namelist() if "__pycache__" in name]
 
 
@@ -162,7 +171,11 @@ def test_a_package_has_a_command_for_each_kind_of_cluster(
     assert told["job"] == "orders"
     assert told["checkpoint"] == CHECKPOINT
     assert told["warnings"] == []
-    assert {"main.py", PACKAGE_ARCHIVE, JOB_ARCHIVE, "requirements.txt"} <= {*told["files"]}
+    requirements = (out / "requirements.txt").read_text()
+    assert requirements.count("==") <= requirements.count("--hash=sha256:")
+    assert {"main.py", "requirements.txt"} <= {*told["files"]}
+    archives = sorted(filter(is_archive, told["files"]), key=is_job_archive)
+    assert [is_job_archive(name) for name in archives] == [False, True]
     assert f"pandas=={told['requirements']['pandas']}" in (out / "requirements.txt").read_text()
     assert "sys.exit(main('orders.py', ['-p', \"path=hdfs://host/it's\", '--checkpoint', " in (
         (out / "main.py").read_text()
@@ -171,14 +184,14 @@ def test_a_package_has_a_command_for_each_kind_of_cluster(
     for command in told["commands"]:
         subprocess.run(["sh", "-n", command], check=True)
         text = Path(command).read_text()
-        assert f"--py-files {PACKAGE_ARCHIVE},{JOB_ARCHIVE}" in text
+        assert f"--py-files {','.join(archives)}" in text
         assert "--jars" not in text  # no topic, no connector
         assert ENVIRONMENT not in text
     assert "--deploy-mode cluster" in (out / "submit-yarn.sh").read_text()
     assert main(words) == 0, "an earlier package is replaced"
     (out / "notes.txt").write_text("mine")
     assert main(words) == 2
-    assert "has notes.txt in it beside an earlier package" in capsys.readouterr().err
+    assert "also contains notes.txt, which would be lost" in capsys.readouterr().err
     assert (out / "notes.txt").read_text() == "mine"
 
 
@@ -189,7 +202,7 @@ def test_a_command_asks_for_what_only_the_place_knows(kind: str, job_file: Path,
     environ = {"PATH": "/usr/bin:/bin", "SPARK_SUBMIT": "true"}
     done = subprocess.run([out / f"submit-{kind}.sh"], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "say where the cluster is: MASTER=" in done.stderr
+    assert "name the cluster: MASTER=" in done.stderr
 
 
 def test_what_is_told_to_a_command_goes_to_the_job_and_options_go_to_spark(job_file: Path, tmp_path: Path) -> None:
@@ -201,11 +214,25 @@ def test_what_is_told_to_a_command_goes_to_the_job_and_options_go_to_spark(job_f
     assert done.stdout.strip().endswith("--executor-memory 2g main.py -p path=a b")
 
 
+def test_clusters_that_make_a_secret_are_asked_for_one_and_a_job_can_insist(job_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "package"
+    words = ["package", str(job_file), "--out", str(out), "--checkpoint", CHECKPOINT]
+    assert main(words) == 0
+    asking = [f"--conf {name}={value}" for name, value in AUTHENTICATION.items()]
+    for kind, wanted in (("yarn", asking), ("kubernetes", asking), ("standalone", [])):
+        text = (out / f"submit-{kind}.sh").read_text()
+        assert [one for one in asking if one in text] == wanted, kind
+        assert "authenticate.secret" not in text, "a command line is for everybody to read"
+    assert "--secure" not in (out / "main.py").read_text()
+    assert main([*words, "--secure"]) == 0
+    assert "'--secure'" in (out / "main.py").read_text()
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
         ([], "no checkpoint is named"),
-        (["--checkpoint", "/var/checkpoints"], "a directory of whichever machine looks at it"),
+        (["--checkpoint", "/var/checkpoints"], "a different directory on each machine"),
         (["--checkpoint", CHECKPOINT, "-p", "declared=AT_MOST_ONCE"], "keeps no checkpoint"),
         (["--checkpoint", CHECKPOINT, "-p", "nobody=1"], "no parameter 'nobody'"),
     ],
@@ -233,7 +260,7 @@ def test_a_strangers_directory_is_not_replaced(
 ) -> None:
     words = ["package", str(job_file), "--checkpoint", CHECKPOINT, "--out", str(job_file.parent)]
     assert main(words) == 2
-    assert "no package that could be replaced" in capsys.readouterr().err
+    assert "not a package that could be replaced" in capsys.readouterr().err
     assert job_file.is_file()
 
 
@@ -245,4 +272,14 @@ def test_places_of_one_machine_are_warned_of(
     assert main([*words, "-p", f"path={tmp_path / 'in'}"]) == 0
     told = capsys.readouterr().err
     assert "warning: file:///mnt/orders must be the same mounted directory on every machine" in told
-    assert f"warning: FileSource 'orders': {tmp_path / 'in'} is a directory of whichever machine" in told
+    assert f"warning: FileSource 'orders': {tmp_path / 'in'} is a different directory on each machine" in told
+
+
+def test_a_password_is_not_packed(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["package", str(job_file), "--checkpoint", CHECKPOINT, "--out", str(tmp_path / "out")]
+    assert main([*words, "-p", "path=hdfs://ada:w0nder@host/in"]) == 2
+    told = capsys.readouterr().err
+    assert "'path' contains a password" in told
+    assert "env:NAME" in told
+    assert "w0nder" not in told
+    assert not (tmp_path / "out").exists()

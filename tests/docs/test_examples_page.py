@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.demo.catalog import find_examples
+from lockgate.lab.demo.catalog import find_examples
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "EXAMPLES.md").read_text()
-SECTIONS = dict(re.findall(r"^## [^\n]*\(`(\w+)\.py`\)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+SECTIONS = dict(re.findall(r"^## [^\n]*\(`(\w+)(?:\.py|/)`\)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 
 
 def test_the_page_has_every_example() -> None:
@@ -25,5 +25,5 @@ def test_a_section_has_a_result_a_guarantee_and_a_command(name: str) -> None:
 
 
 def test_the_readme_of_the_examples_has_a_row_for_each() -> None:
-    rows = re.findall(r"^\| `(\w+)\.py` \|", (DOCS.parent / "examples" / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)(?:\.py|/)` \|", (DOCS.parent / "examples" / "README.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(SECTIONS)

@@ -91,7 +91,7 @@ def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_pla
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(block, "DEAD_LETTERS.md", "exec"), names)  # noqa: S102 - the pages are ours
     assert plan(names["job"]).refusal() is None
-    table = page.partition("## A letter")[2].partition("\n## ")[0]
+    table = page.partition("\n## A dead letter\n")[2].partition("\n## ")[0]
     told = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert told == list(parse_ddl(LETTER, "page").names)
 

@@ -1,4 +1,4 @@
-"""Every job in the README plans as it stands there, and the first one runs as it stands there."""
+"""The jobs of the README and of EXAMPLES.md plan as printed, and the job of the README runs as printed."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,12 @@ from lockgate.cli.jobfile import load_job
 from support.process import LOCKGATE, run
 
 ROOT = Path(__file__).parents[2]
-SNIPPETS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+PAGES = ("README.md", "docs/EXAMPLES.md")
+SNIPPETS = dict(
+    found
+    for page in PAGES
+    for found in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+)
 
 
 def write(name: str, directory: Path) -> Path:
@@ -19,13 +24,13 @@ def write(name: str, directory: Path) -> Path:
     return path
 
 
-def test_the_readme_has_its_two_jobs() -> None:
+def test_the_pages_have_their_two_jobs() -> None:
     assert list(SNIPPETS) == ["hottest.py", "requests_per_ip.py"]
     assert len(SNIPPETS["hottest.py"].strip().splitlines()) <= 12
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_a_job_of_the_readme_reaches_what_it_declares(name: str, tmp_path: Path) -> None:
+def test_a_job_of_the_pages_reaches_what_it_declares(name: str, tmp_path: Path) -> None:
     planned = plan(load_job(str(write(name, tmp_path)), []))
     assert planned.refusal() is None
     assert planned.reached >= Guarantee.AT_LEAST_ONCE

@@ -22,15 +22,17 @@ from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, plan
 from lockgate.cli.jobfile import load_job
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.errors import Refused
-from lockgate.kafka.topics import create_topics
+from lockgate.lab.demo.catalog import find_examples
 from support import process, records
 from support.records import unique
 from support.runs import run_to_the_end
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+FILES = {one.name: one.path for one in find_examples()}
+NAMES = [*FILES]
 LATENESS = timedelta(seconds=10)
 MINUTE = timedelta(minutes=1)
 PARTITIONS = 4
@@ -40,8 +42,8 @@ ROWS_PER_EPOCH = 1000
 
 @pytest.fixture(autouse=True)
 def path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading a job file makes the modules beside it importable; not for the tests after this one."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    """The modules beside an example are importable, as with `python FILE`; not for the tests after this one."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
 
 
 # -- what each example promises, without a broker ---------------------------------------------------------------------
@@ -69,7 +71,7 @@ COMPARED = {
     "app_tracking": f"{OVER_TIME}test_purchases_within_a_day_of_a_click_and_visits",
     "bubbles": f"{OVER_TIME}test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel",
     "crossings": f"{OVER_TIME}test_vehicles_per_crossing_in_five_minutes",
-    "fraud_detection": "test_fraud_detection.py::test_analysers_score_every_payment_and_the_table_has_them_joined",
+    "fraud_detection": "test_jobs.py::test_analysers_score_every_payment_and_the_table_has_them_joined",
     "fraud_in_python": "test_fraud_in_python.py::test_payments_are_scored_and_what_is_slow_is_cut_off",
     "hashtags": "test_examples.py::test_hashtags_are_counted_per_minute",
     "order_volume": "test_examples.py::test_order_volume_is_added_up_per_minute_and_as_of_each_order",
@@ -139,7 +141,7 @@ def test_example_makes_the_same_events_from_the_same_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_is_short_enough_to_be_read(name: str) -> None:
-    text = (EXAMPLES / f"{name}.py").read_text()
+    text = FILES[name].read_text()
     assert len(text.splitlines()) < 100
     # What is read first is the job, and what runs it is a few lines.
     functions = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
@@ -360,7 +362,7 @@ def test_example_is_a_script_that_prints_what_the_page_of_the_examples_shows(
 def test_example_prints_what_the_page_of_the_examples_shows(
     name: str, shown: Callable[[str], str], kafka: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](servers=kafka)
+    runpy.run_path(str(FILES[name]))["main"](servers=kafka)
     printed = capsys.readouterr().out
     assert shown(name) in printed
     if name == "hashtags":
@@ -434,7 +436,7 @@ def test_example_refuses_a_directory_that_has_a_run_in_it(tmp_path: Path) -> Non
 
 def job_of(name: str, **parameters: str) -> Job:
     """The job of an example, loaded as the command line loads it."""
-    return load_job(str(EXAMPLES / f"{name}.py"), [f"{key}={text}" for key, text in parameters.items()])
+    return load_job(str(FILES[name]), [f"{key}={text}" for key, text in parameters.items()])
 
 
 MAKERS = {
@@ -456,7 +458,7 @@ MAKERS = {
 
 def make_events(name: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
     """The events that the example makes for itself."""
-    made: Iterator[dict[str, Any]] = runpy.run_path(str(EXAMPLES / f"{name}.py"))[MAKERS[name]](count=count, seed=seed)
+    made: Iterator[dict[str, Any]] = runpy.run_path(str(FILES[name]))[MAKERS[name]](count=count, seed=seed)
     return made
 
 

@@ -13,17 +13,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from lockgate.demo.fraud.topics import ANALYSERS, Topics
-from lockgate.services.stack import Stack
+from fraud.topics import ANALYSERS, Topics
+from lockgate.lab.demo.catalog import find_example, find_examples
+from lockgate.lab.services.stack import Stack
 from lockgate.testing.proving import Prove
 from support.records import send
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLE = "app_tracking"
 # No two undisturbed runs of these end alike: in the silence of one time goes on, the other has a deadline. The first is
 # killed below, and held against its answer, the second in test_fraud_in_python.py.
 APART = {"fraud_detection", "fraud_in_python"}
-NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
+NAMES = [one.name for one in find_examples() if one.name not in APART]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
 )
 def test_example_keeps_its_promise_although_its_driver_is_killed(name: str, lockgate_prove: Prove) -> None:
     verdict = lockgate_prove(
-        EXAMPLES / f"{name}.py", kills=2, faults=["kill driver"], events=600, rows_per_epoch=60, seed=3
+        find_example(name).path, kills=2, faults=["kill driver"], events=600, rows_per_epoch=60, seed=3
     )
     assert verdict.kill_count == 2
     assert verdict.lost == 0
@@ -64,10 +64,11 @@ def test_the_table_of_fraud_detection_keeps_its_promise_although_its_driver_is_k
 
     dsn = status.postgres.dsn or ""
     parameters = {"part": "results", "servers": topics.servers, "dsn": dsn, "prefix": topics.prefix}
-    run_killed(EXAMPLES / "fraud_detection.py", parameters, ROWS_PER_EPOCH)
+    file = find_example("fraud_detection").path
+    run_killed(file, parameters, ROWS_PER_EPOCH)
 
     timed = {name: [{**row, "_late": False} for row in rows] for name, rows in events.items()}
-    expected = runpy.run_path(str(EXAMPLES / "fraud_detection.py"))["answer"](timed)["table"]
+    expected = runpy.run_path(str(file))["answer"](timed)["table"]
     letters_table = f"{topics.prefix}letters".replace("-", "_")
     with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
         found = connection.execute(f'SELECT * FROM "{topics.table}"').fetchall()

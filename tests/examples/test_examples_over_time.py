@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from lockgate import read_files
-from lockgate.demo.example import in_directories
+from lockgate.lab.demo.example import in_directories
 
 pytestmark = pytest.mark.spark
 

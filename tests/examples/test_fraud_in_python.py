@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from fraud.transactions import make_transactions
 from lockgate import Guarantee, explain, plan
 from lockgate.cli.jobfile import load_job
-from lockgate.demo.fraud.transactions import make_transactions
 from support.records import make_topics, read_json, send, unique
 from support.runs import run_to_the_end
 
@@ -24,8 +24,8 @@ COUNT = 300
 
 @pytest.fixture(autouse=True)
 def path_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading a job file makes the modules beside it importable; not for the tests after this one."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    """The modules beside the example are importable, as with `python FILE`; not for the tests after this one."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(FILE.parent)])
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_plan_says_which_form_runs_and_what_its_budget_counts() -> None:
     job = load_job(str(FILE), [])
     assert plan(job).reached is Guarantee.END_TO_END_EXACTLY_ONCE
     told = explain(job)
-    assert "in micro-batches: the deadline of 20 milliseconds counts from the moment at which the task gives" in told
+    assert "in micro-batches: the deadline of 20 milliseconds starts when the task gives" in told
     assert "real-time mode, which has no such wait, runs no Python" in told
 
 

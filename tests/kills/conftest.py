@@ -12,11 +12,11 @@ from kills.kill_matrix import Case
 from kills.kill_trial import KillTrial, Result
 from kills.kill_workloads import WORKLOADS
 from lockgate.guarantees import Guarantee
+from lockgate.lab.prove.report import Report
+from lockgate.lab.prove.settings import Settings
+from lockgate.lab.prove.verdict import Verdict
 from lockgate.lab.rig.faults import Kind
-from lockgate.proof.report import Report
-from lockgate.proof.settings import Settings
-from lockgate.proof.verdict import Verdict
-from lockgate.services.stack import Stack
+from lockgate.lab.services.stack import Stack
 
 TABLE = Path(__file__).parents[2] / ".lockgate" / "prove-all.json"
 COMMAND = "make prove-all"

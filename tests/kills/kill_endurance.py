@@ -28,14 +28,14 @@ from uuid import uuid4
 
 import psutil
 
-from lockgate.kafka.topics import create_topics
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.lab.rig import feed as feeding
 from lockgate.lab.rig.drivers import Driver, Drivers
 from lockgate.lab.rig.faults import Kind
 from lockgate.lab.rig.readers.topics import UNCOMMITTED, Along, read_records
-from lockgate.services.processes import children
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack
+from lockgate.lab.services.processes import children
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack
 
 PARTITIONS = 2
 KEYS = 97

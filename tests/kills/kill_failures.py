@@ -20,14 +20,14 @@ from uuid import uuid4
 from kills.kill_cells import Cell, Cohorts, judge
 from kills.kill_matrix import STEPS, fail
 from kills.kill_workloads import Event
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.guarantees import Guarantee
-from lockgate.kafka.topics import create_topics
 from lockgate.lab.rig import feed as feeding
 from lockgate.lab.rig.drivers import Driver, Drivers
 from lockgate.lab.rig.readers.topics import COMMITTED, UNCOMMITTED, read_records
 from lockgate.lab.rig.troubles.processes import is_stopped
-from lockgate.runtime.checkpoints import Checkpoint
 
 CALM, IN_HAND = 12, 8  # no sum of the one is a sum of the other: the state shows which events are in it
 

@@ -22,9 +22,11 @@ SAMPLE_SEED = 7
 SEED = int(os.environ.get("LOCKGATE_KILL_SEED", SAMPLE_SEED))
 STEPS = ("receive", "update state", "emit")
 
-# STATE_UPDATE is passed only if a Python function keeps the state, and SENT only by an output without a transaction.
+# STATE_UPDATE is passed only if a Python function keeps the state, ASIDE if there are dead letters, and SENT by an
+# output without a transaction.
 TASK = [point.name for point in FaultPoint if point.is_in_task and point is not FaultPoint.STATE_UPDATE]
-DRIVER = [point.name for point in FaultPoint if not point.is_in_task and point is not FaultPoint.SENT]
+_SOME = (FaultPoint.SENT, FaultPoint.ASIDE)
+DRIVER = [point.name for point in FaultPoint if not point.is_in_task and point not in _SOME]
 _ONCE = ("CLAIM", "RECOVERY")  # passed once by a driver that lives
 _FAULT = re.compile(r"([\w-]+)/(\d+)(?:x(\d+))?")
 

@@ -16,9 +16,11 @@ from uuid import uuid4
 
 from kills.kill_matrix import Case
 from kills.kill_workloads import DEAD_LETTERS, PARTITIONS, Event, Workload
+from lockgate.connectors.kafka.ledgertopic import ledger_topic
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.guarantees import Guarantee
-from lockgate.kafka.ledgertopic import ledger_topic
-from lockgate.kafka.topics import create_topics
+from lockgate.lab.prove.verdict import Trial as Judged
+from lockgate.lab.prove.verdict import judge
 from lockgate.lab.rig import feed as feeding
 from lockgate.lab.rig.drivers import Drivers, GiveUp
 from lockgate.lab.rig.history import Committed, History, Position, Read
@@ -33,11 +35,9 @@ from lockgate.lab.rig.trial import Trial
 from lockgate.lab.rig.troubles.order import troubles_of
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Trouble
-from lockgate.proof.verdict import Trial as Judged
-from lockgate.proof.verdict import judge
-from lockgate.services.postgres import Postgres
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack
+from lockgate.lab.services.postgres import Postgres
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack
 
 ROWS_PER_EPOCH = 40
 BACKLOG = 120

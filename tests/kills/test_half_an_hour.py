@@ -20,8 +20,8 @@ import pytest
 from kills.kill_endurance import EnduranceRun, Findings, Outsider, judge, make_event, measure, partition_of, thirds
 from kills.kill_matrix import Case, cases
 from lockgate.lab.rig.faults import Kind
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack
 
 MINUTES = int(os.environ.get("LOCKGATE_MINUTES", "30"))
 RATE = 200

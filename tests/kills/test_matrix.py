@@ -14,7 +14,7 @@ KILLS_NOTHING = {
 CASES = read_cases(MATRIX.read_text().splitlines())
 ALL = [case for found in CASES.values() for case in found]
 # So many cases and faults there are; more are welcome, and fewer need a reason.
-COUNTS = {"cases": 70, "samples": 10, "faults": 613}
+COUNTS = {"cases": 70, "samples": 10, "faults": 615}
 
 
 def test_no_case_and_no_fault_has_disappeared() -> None:

@@ -3,11 +3,11 @@
 import pytest
 
 from lockgate.commit.ledger import Entry
-from lockgate.kafka.ledgertopic import LedgerTopic, transactional_id
-from lockgate.kafka.settings import read_settings
-from lockgate.kafka.transaction import Transactions
-from lockgate.kafka.wire import Connection
-from lockgate.services.stack import Stack
+from lockgate.connectors.kafka.ledgertopic import LedgerTopic, transactional_id
+from lockgate.connectors.kafka.settings import read_settings
+from lockgate.connectors.kafka.transaction import Transactions
+from lockgate.connectors.kafka.wire import Connection
+from lockgate.lab.services.stack import Stack
 
 LAST_EPOCH = 32_766
 

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from kills.kill_matrix import Case, cases
 from kills.kill_trial import Result, require
+from lockgate.connectors.files.source import FileSource
+from lockgate.connectors.postgres.sink import PostgresSink
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import stream
 from lockgate.guarantees import Guarantee
+from lockgate.lab.services.postgres import Postgres
 from lockgate.runtime.run import run
-from lockgate.services.postgres import Postgres
-from lockgate.sinks.postgres import PostgresSink
-from lockgate.sources.files import FileSource
 
 
 @cases

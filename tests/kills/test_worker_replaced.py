@@ -11,8 +11,8 @@ import pytest
 
 from kills.kill_endurance import EnduranceRun
 from kills.kill_matrix import Case, cases
-from lockgate.services.hdfs import Hdfs
-from lockgate.services.spark import SparkCluster
+from lockgate.lab.services.hdfs import Hdfs
+from lockgate.lab.services.spark import SparkCluster
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ def kept(kind: str, type: str, *, key: str | None = None, ttl_us: int | None = N
 def test_the_same_declarations_leave_state_alone() -> None:
     declared = {"a": kept("value", "INT"), "b": kept("map", "STRUCT<x: INT>", key="STRING", ttl_us=5)}
     evolution = evolve(declared, declared, where=WHERE)
-    state = ([1, {"k": {"x": 1}}], [None, {"k": 3}], [(5, "")], [])
+    state = [[1, {"k": {"x": 1}}], [None, {"k": 3}], [[5, ""]], []]
     assert evolution(state) == state
-    assert evolution(([1, None],)) == ([1, None],)
+    assert evolution([[1, None]]) == [[1, None]]
     assert not evolution.is_needed
 
 
@@ -32,8 +32,8 @@ def test_a_new_state_begins_empty() -> None:
     number = kept("value", "INT")
     evolution = evolve({"b": number}, {"a": number, "b": number, "c": number}, where=WHERE)
     assert evolution.is_needed
-    assert evolution(([7],)) == ([None, 7, None],)
-    assert evolution(([None], [None], [(5, "")], [])) == ([None] * 3, [None] * 3, [(5, "")], [])
+    assert evolution([[7]]) == [[None, 7, None]]
+    assert evolution([[None], [None], [[5, ""]], []]) == [[None] * 3, [None] * 3, [[5, ""]], []]
     assert evolution(None) is None
 
 
@@ -42,8 +42,8 @@ def test_a_dropped_state_is_forgotten_and_named() -> None:
     evolution = evolve(old, {"b": old["b"]}, where=WHERE)
     assert evolution.is_needed
     assert evolution.forgotten == ("a",)
-    assert evolution(([1, 2], [0, None], [], [])) == ([2],)
-    assert evolution(([1, None], [0, None], [], [])) is None
+    assert evolution([[1, 2], [0, None], [], []]) == [[2]]
+    assert evolution([[1, None], [0, None], [], []]) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_dropped_state_is_forgotten_and_named() -> None:
     [
         (kept("value", "INT"), kept("value", "BIGINT"), 1, 1),
         (kept("list", "FLOAT"), kept("list", "DOUBLE"), [1.5], [1.5]),
-        (kept("map", "INT", key="INT"), kept("map", "BIGINT", key="BIGINT"), {1: 2}, {1: 2}),
+        (kept("map", "INT", key="INT"), kept("map", "BIGINT", key="BIGINT"), [[1], [2]], [[1], [2]]),
         (kept("value", "ARRAY<INT>"), kept("value", "ARRAY<BIGINT>"), [1, None], [1, None]),
         (kept("value", "STRUCT<a: INT>"), kept("value", "STRUCT<b: STRING, a: BIGINT>"), {"a": 1}, {"b": None, "a": 1}),
         (kept("list", "STRUCT<a: INT>"), kept("list", "STRUCT<a: INT, b: DATE>"), [{"a": 1}], [{"a": 1, "b": None}]),
@@ -76,13 +76,13 @@ def test_a_dropped_state_is_forgotten_and_named() -> None:
     ],
 )
 def test_a_wider_type_takes_what_was_kept(old: dict[str, Any], new: dict[str, Any], before: Any, after: Any) -> None:
-    assert evolve({"s": old}, {"s": new}, where=WHERE)(([before],)) == ([after],)
+    assert evolve({"s": old}, {"s": new}, where=WHERE)([[before]]) == [[after]]
 
 
 def test_a_null_inside_a_list_or_map_stays_null() -> None:
     wider = {"s": kept("list", "STRUCT<a: INT, b: INT>")}
     evolution = evolve({"s": kept("list", "STRUCT<a: INT>")}, wider, where=WHERE)
-    assert evolution(([[None, {"a": 1}]],)) == ([[None, {"a": 1, "b": None}]],)
+    assert evolution([[[None, {"a": 1}]]]) == [[[None, {"a": 1, "b": None}]]]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_any_other_change_is_refused_with_both_types_and_a_cure(old: dict[str, A
 
 def test_a_time_to_live_may_come_and_go() -> None:
     mortal, immortal = {"a": kept("value", "INT", ttl_us=5)}, {"a": kept("value", "INT")}
-    assert evolve(mortal, immortal, where=WHERE)(([1], [3], [], [])) == ([1],)
-    assert evolve(immortal, mortal, where=WHERE)(([1],)) == ([1],)
+    assert evolve(mortal, immortal, where=WHERE)([[1], [3], [], []]) == [[1]]
+    assert evolve(immortal, mortal, where=WHERE)([[1]]) == [[1]]
     assert evolve(immortal, mortal, where=WHERE).is_redated
     assert not evolve(mortal, mortal, where=WHERE).is_redated
 

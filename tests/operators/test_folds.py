@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockgate.operators.contract import StepFailed
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.fold import Fold
 from lockgate.operators.folds import Avg, Combine, Count, First, History, Last, Max, Min, Sum, fold_of
 
@@ -59,7 +60,7 @@ def test_adding_to_what_was_kept_and_restored_is_adding_to_the_original(
     fold: Fold, one: list[Any], two: list[Any]
 ) -> None:
     kept = kept_of(fold, one)
-    restored = pickle.loads(pickle.dumps(kept))
+    restored = PLAIN.decode(PLAIN.encode(kept))
     assert restored == kept
     for value in two:
         kept, restored = fold.add(kept, value, 0), fold.add(restored, value, 0)
@@ -72,12 +73,12 @@ def test_adding_to_what_was_kept_and_restored_is_adding_to_the_original(
 @given(one=wholes, two=wholes)
 def test_what_was_kept_before_does_not_change(fold: Fold, one: list[Any], two: list[Any]) -> None:
     kept = kept_of(fold, one)
-    before = pickle.dumps(kept)
+    before = PLAIN.encode(kept)
     kept_of(fold, two, kept)
     fold.merge(kept, kept_of(fold, two))
     fold.merge(kept_of(fold, two), kept)
     fold.result(kept)
-    assert pickle.dumps(kept) == before
+    assert PLAIN.encode(kept) == before
 
 
 @by_fold

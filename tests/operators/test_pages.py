@@ -1,18 +1,28 @@
 """Pages keep every key exactly as a dictionary would, stay small, and wake keys when asked to."""
 
 import copy
+import os
 import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from lockgate.errors import InvariantBroken
+from lockgate.errors import CheckpointDamaged, InvariantBroken
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values
+from lockgate.operators.encoding import PLAIN, Encoding
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.page import Groups, Step, read_states
 from lockgate.operators.pages import INDEX, PAGE_BYTES_MAX, Index, Pages
+from lockgate.untrusted import Unreadable
+
+
+class Best(NamedTuple):
+    name: str
+    score: int
 
 
 class Shelf:
@@ -166,6 +176,133 @@ def test_state_of_an_unknown_format_is_refused() -> None:
     shelf.put(INDEX, pickle.dumps({"format": 99}))
     with pytest.raises(InvariantBroken, match="format 99"):
         Pages(shelf)
+
+
+class Runs:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.system, (self.command,)
+
+
+def cell(*parts: Any) -> bytes:
+    """A cell of this format with other parts."""
+    return PLAIN.encode([2, *parts])
+
+
+ONE = (
+    bytes(8),
+    (3).to_bytes(4, "little"),
+    b"",
+    PLAIN.encode([1, 2]),
+)  # a page with the key (1,), of which the hash is 0
+DAMAGED = {
+    "nothing": b"",
+    "no page": PLAIN.encode("page"),
+    "another format": PLAIN.encode([3, *ONE]),
+    "three parts": cell(*ONE[:3]),
+    "parts that are no bytes": cell([], [], [], []),
+    "half a hash": cell(bytes(7), *ONE[1:]),
+    "more hashes than sizes": cell(bytes(16), *ONE[1:]),
+    "half a time": cell(*ONE[:2], bytes(8), ONE[3]),
+    "hashes out of order": cell((5).to_bytes(8, "little") + bytes(8), ONE[1] * 2, b"", ONE[3] * 2),
+    "a body that is too short": cell(*ONE[:3], b""),
+    "a body that is too long": cell(*ONE[:3], ONE[3] + b"x"),
+    "a size beyond the body": cell(ONE[0], b"\xff" * 4, *ONE[2:]),
+    "a key that is no list": cell(*ONE[:3], PLAIN.encode("ab")),
+    "no key and no state": cell(ONE[0], (1).to_bytes(4, "little"), b"", PLAIN.encode([])),
+    "a list that is too long": cell(ONE[0], (5).to_bytes(4, "little"), b"", b"\xdd\xff\xff\xff\xff"),
+    "deep lists": cell(ONE[0], (1_000_000).to_bytes(4, "little"), b"", b"\x91" * 1_000_000),
+    "a pickle of something else": pickle.dumps({"a": 1}, 5),
+    "a pickled page with other entries": pickle.dumps((*ONE[:3], pickle.dumps(1, 5)[:3]), 5),
+    "code as a page": pickle.dumps(Runs("touch ran"), 5),
+    "code as a part": pickle.dumps((*ONE[:3], Runs("touch ran")), 5),
+    "code as an entry": pickle.dumps((ONE[0], b"\x2f\0\0\0", b"", pickle.dumps(Runs("touch ran"), 5)), 5),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_page_that_is_none_is_refused_with_its_name(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shelf = Shelf()
+    shelf.put(f"page {-(2**63)}", content)
+    pages = Pages(shelf)
+    row = Groups.of([(0, (1,), ((1,),))])
+    with pytest.raises(CheckpointDamaged, match=f"cell 'page {-(2**63)}' of the state cannot be read"):
+        pages.run(row, set_state, Clock(before=0, now=0, wall=0))
+    with pytest.raises(CheckpointDamaged):
+        Pages(shelf).convert(lambda state: state, is_woken=True)
+    with pytest.raises(Unreadable):
+        list(read_states(content))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_these_damages_is_one() -> None:
+    assert list(read_states(cell(*ONE))) == [((1,), 2)]
+    assert len(pickle.dumps(Runs("touch ran"), 5)) == 0x2F
+
+
+FACTS = {"format": 2, "clock": 0, "declared": None, "begins": [0], "wakes": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        PLAIN.encode([]),
+        PLAIN.encode({}),
+        *(PLAIN.encode({**FACTS, name: "x"}) for name in FACTS),
+        *(PLAIN.encode({name: one for name, one in FACTS.items() if name != missing}) for missing in FACTS),
+        PLAIN.encode({**FACTS, "begins": []}),
+        PLAIN.encode({**FACTS, "begins": [2, 1]}),
+        PLAIN.encode({**FACTS, "begins": [1.5]}),
+        PLAIN.encode({**FACTS, "wakes": [[1, 2]]}),
+        PLAIN.encode({**FACTS, "wakes": [[1, 2, "3"]]}),
+        PLAIN.encode({**FACTS, "wakes": [[[], 2, 3]]}),
+        PLAIN.encode({**FACTS, "declared": {"parts": {}}}),
+        PLAIN.encode({**FACTS, "declared": {"parts": {"a": 1}, "states": {}}}),
+        PLAIN.encode({**FACTS, "declared": {"parts": {}, "states": {"a": {"kind": "value", "type": "X"}}}}),
+        pickle.dumps({**FACTS, "format": 1, "wakes": {1: 5}}, 5),
+        pickle.dumps({**FACTS, "format": 1, "wakes": [1]}, 5),
+        pickle.dumps(Runs("touch ran"), 5),
+        pickle.dumps({**FACTS, "format": 1, "clock": Runs("touch ran")}, 5),
+    ],
+)
+def test_an_index_that_is_none_is_refused(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shelf = Shelf()
+    shelf.put(INDEX, content)
+    with pytest.raises(CheckpointDamaged, match="cell 'index' of the state cannot be read"):
+        Pages(shelf)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_that_cannot_be_kept_stops_before_anything_is_written() -> None:
+    shelf = Shelf()
+    put(shelf, {1: "kept"})
+    before = dict(shelf.cells)
+    for key in (1, 2):  # one that is there, and a new one
+        with pytest.raises(StepFailed, match=rf"the state of key \({key},\) holds a value of type fractions.Fraction"):
+            put(shelf, {key: [Fraction(1, 3)]})
+    assert shelf.cells == before
+
+
+def test_a_declared_class_is_kept_and_read() -> None:
+    shelf, encoding = Shelf(), Encoding([Best])
+    for expected in (None, Best("a", 1)):
+        seen: dict[Key, Any] = {}
+        pages = Pages(shelf, encoding=encoding)
+        pages.run(grouped({1: Best("a", 1)}), noting(seen), Clock(before=0, now=0, wall=0))
+        pages.flush(0)
+        assert seen == {(1,): expected}
+        assert type(seen[1,]) is type(expected)
+    with pytest.raises(CheckpointDamaged, match="it holds a Best, which the job's code does not declare"):
+        put(shelf, {1: None})
 
 
 def test_what_states_are_made_of_is_kept_beside_them() -> None:

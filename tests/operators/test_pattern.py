@@ -21,6 +21,7 @@ from lockgate.dataflow.patterns import Pattern, Skip
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.errors import BadJob
 from lockgate.operators.contract import Clock, StepFailed, Time
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.page import Groups
 from lockgate.operators.pages import Pages
@@ -86,7 +87,7 @@ class Runner:
         is_due = (self.wake is not None and self.wake <= now) or (self.wake_wall is not None and self.wake_wall <= wall)
         if rows or is_due:
             outcome = self.operator.step(("k",), self.state, rows, Clock(before=self.before, now=now, wall=wall))
-            self.state = pickle.loads(pickle.dumps(outcome.state))
+            self.state = PLAIN.decode(PLAIN.encode(outcome.state))
             self.wake, self.wake_wall = outcome.wake, outcome.wake_wall
             self.rows += outcome.rows
         self.before = now
@@ -406,10 +407,10 @@ def test_a_step_leaves_the_state_that_it_was_given_as_it_was() -> None:
     clock = Clock(before=0, now=NOON, wall=0)
     rows = [(0, NOON, place_of(0), 1, "a"), (1, NOON, place_of(1), 2, "b"), (2, NOON + 1, place_of(2), 4, "c")]
     state = operator.step((), None, rows, clock).state
-    kept = pickle.dumps(state)
+    kept = PLAIN.encode(state)
     later = Clock(before=NOON, now=FOREVER, wall=0)
     first, second = operator.step((), state, [], later), operator.step((), state, [], later)
-    assert pickle.dumps(state) == kept
+    assert PLAIN.encode(state) == kept
     assert first == second
     assert len(first.rows) == 1
 

@@ -18,6 +18,7 @@ from pyspark.sql import Row
 from lockgate.dataflow.state import Context, StatefulFunction, Timer, list_of, make_operator, map_of, value
 from lockgate.operators import process
 from lockgate.operators.contract import Clock, Outcome, StepFailed, Time
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.page import Groups
 from lockgate.operators.pages import INDEX, Pages
@@ -51,12 +52,12 @@ class Epochs:
             for number, row in enumerate(told, start=100)
         ]
         clock = Clock(before=self.before * SECOND, now=now * SECOND, wall=wall * SECOND)
-        kept = pickle.dumps(self.state)
-        self.outcome = self.operator.step(("key",), pickle.loads(kept), made, clock)
-        held = pickle.loads(pickle.dumps(self.outcome))
+        kept = PLAIN.encode(self.state)
+        self.outcome = self.operator.step(("key",), PLAIN.decode(kept), made, clock)
+        held = self.outcome._replace(state=PLAIN.decode(PLAIN.encode(self.outcome.state)))
         assert self.operator.step(("key",), self.state, made, clock) == held
         assert self.operator.step(("key",), self.state, made, clock) == held
-        assert pickle.dumps(pickle.loads(kept)) == pickle.dumps(self.state), "a step changes nothing that it was given"
+        assert PLAIN.encode(self.state) == kept, "a step changes nothing that it was given"
         self.state, self.before = held.state, now
         assert all(side == 0 for side, _ in held.rows)
         return [values[0] if len(values) == 1 else values for _, values in held.rows]
@@ -92,7 +93,7 @@ def test_a_value_is_kept_from_row_to_row_and_from_epoch_to_epoch() -> None:
     epochs = Epochs(Totals())
     assert epochs.run(1, 2, 3) == [1, 3, 6]
     assert epochs.run(4) == [10]
-    assert epochs.state == ([10],)
+    assert epochs.state == [[10]]
 
 
 def test_keys_share_nothing() -> None:
@@ -126,7 +127,7 @@ def test_a_key_with_nothing_is_forgotten() -> None:
     made = function(change, one=value("INT"), many=list_of("INT"), named=map_of("INT", "INT"))
     epochs = Epochs(made)
     epochs.run(5)
-    assert epochs.state == ([[5], {5: 5}, 5],)  # in the order of their names
+    assert epochs.state == [[[5], [[5], [5]], 5]]  # in the order of their names
     epochs.run(0)
     assert epochs.state is None
 
@@ -335,7 +336,7 @@ def test_event_timers_fire_in_the_order_of_time_when_the_watermark_reaches_them(
     epochs = Epochs(function(lambda self, row, context: context.at(at(row.x)), told))
     assert epochs.run(7, 5, 9, 5) == []
     assert epochs.wakes == (5, None)
-    assert epochs.state == ([], [], [(5 * SECOND, ""), (7 * SECOND, ""), (9 * SECOND, "")], [])
+    assert epochs.state == [[], [], [[5 * SECOND, ""], [7 * SECOND, ""], [9 * SECOND, ""]], []]
     assert epochs.run(now=4) == []
     assert epochs.run(now=7) == ["-e5", "-e7"]
     assert epochs.wakes == (9, None)
@@ -441,7 +442,7 @@ def test_timers_that_would_go_on_for_ever_stop_with_a_cure(monkeypatch: pytest.M
     for again in agains:
         endless = Epochs(function(lambda self, row, context: context.at(at(1)), again))
         endless.run(1)
-        with pytest.raises(StepFailed, match=r"goes on setting timers .* behind context.watermark") as failed:
+        with pytest.raises(StepFailed, match=r"keeps setting timers .* after context.watermark") as failed:
             endless.run(now=1)
         assert failed.value.number is None
     many = Epochs(function(lambda self, row, context: [context.at(at(row.x + n)) for n in range(200)] and None, told))
@@ -629,7 +630,7 @@ def test_what_a_timer_raises_names_the_timer(on_timer: Body, reason: str) -> Non
     [
         (lambda context: context.at(5), True, "context.at takes a datetime, not 5"),
         (lambda context: context.after(5), True, "context.after takes a timedelta or a text"),
-        (lambda context: context.at(at(5)), False, "the stream tells no event time"),
+        (lambda context: context.at(at(5)), False, "the stream has no event time"),
     ],
 )
 def test_a_timer_that_cannot_be_set_names_the_row(
@@ -739,7 +740,7 @@ def test_both_may_be_overridden_to_convert() -> None:
 
     operator, clock = make_operator(Cents(), keys=("k",), columns=("x",)), Clock(0, 0, 0)
     begun = operator.init_state((1,), {"euros": 1.5}, clock)
-    assert begun.state == ([150],)
+    assert begun.state == [[150]]
     assert operator.get_state((1,), begun.state, clock) == {"euros": 1.5}
     with pytest.raises(StepFailed, match=r"init_state of key \(1,\): KeyError: 'euros'"):
         operator.init_state((1,), {}, clock)
@@ -795,7 +796,7 @@ class Decorated(Plain):
 
 
 class Hidden(Plain):
-    """Asks the clock where nobody looks for it."""
+    """Asks the clock where Lockgate does not look for it."""
 
     def process(self, row: Any, context: Context) -> Any:
         arm(context)
@@ -808,5 +809,5 @@ def test_a_function_is_moved_by_the_clock_where_it_asks_for_it(made: StatefulFun
 
 def test_a_timer_by_the_clock_that_no_epoch_would_come_for_is_refused() -> None:
     operator = make_operator(Hidden(), keys=("k",), columns=("after",), event_time="__time")
-    with pytest.raises(StepFailed, match="called where nobody looks for it"):
+    with pytest.raises(StepFailed, match="called where Lockgate does not look for it"):
         operator.step(("a",), None, [(0, "x", 0)], Clock(before=0, now=0, wall=0))

@@ -1,4 +1,3 @@
-import pickle
 import random
 from itertools import pairwise
 from typing import Any
@@ -8,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockgate.operators.contract import Clock, Side, StepFailed
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.fold import Fold
 from lockgate.operators.folds import Avg, Combine, Count, History, Last, Max, Min, Sum
 from lockgate.operators.rolling import Rolled, RollingOperator
@@ -29,7 +29,7 @@ def run(operator: RollingOperator, *epochs: list[tuple[Any, ...]]) -> list[tuple
     state, rows = None, []
     for epoch in epochs:
         outcome = operator.step(("k",), state, epoch, CLOCK)
-        state = pickle.loads(pickle.dumps(outcome.state))
+        state = PLAIN.decode(PLAIN.encode(outcome.state))
         assert {side for side, _ in outcome.rows} <= {0}
         rows += [values for _, values in outcome.rows]
     return rows

@@ -1,7 +1,6 @@
 """Synopses keep their laws, their bounds and their errors, and give the same again in every process."""
 
 import math
-import pickle
 import random
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockgate.operators.contract import StepFailed
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.fold import Fold
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 from support.process import run
@@ -71,15 +71,15 @@ def test_a_full_one_depends_neither_on_the_order_nor_on_what_was_merged_when(ske
 def test_what_is_kept_can_be_stored_and_is_never_changed_in_place(sketch: Fold) -> None:
     events = drawn(seed=4, count=1_500)
     kept = kept_of(sketch, events[:1_000])
-    stored = pickle.dumps(kept)
-    restored = pickle.loads(stored)
+    stored = PLAIN.encode(kept)
+    restored = PLAIN.decode(stored)
     for value, identity in events[1_000:]:
         restored = sketch.add(restored, value, identity)
     assert restored == kept_of(sketch, events)
     sketch.merge(kept, restored)
     sketch.merge(restored, kept)
     sketch.result(kept)
-    assert pickle.dumps(kept) == stored
+    assert PLAIN.encode(kept) == stored
 
 
 @by_sketch
@@ -93,11 +93,12 @@ def test_what_is_kept_is_bounded(sketch: Fold) -> None:
     assert sketch.is_bounded
     rng = random.Random(5)
     kept = kept_of(sketch, [(rng.lognormvariate(0, 5), number) for number in range(20_000)])
-    assert len(pickle.dumps(kept)) < 20_000
+    assert len(PLAIN.encode(kept)) < 20_000
 
 
 IN_ANOTHER_PROCESS = """
-import hashlib, pickle, random
+import hashlib, random
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 rng = random.Random(6)
 events = [(rng.choice("abcdefgh") * rng.randrange(200), rng.lognormvariate(1, 4), number) for number in range(3000)]
@@ -105,7 +106,7 @@ for sketch, column in ((Sample(size=20), 0), (Top(k=5), 0), (Distinct(), 0), (Qu
     kept = sketch.empty()
     for event in events:
         kept = sketch.add(kept, event[column], event[2])
-    print(type(sketch).__name__, hashlib.sha256(pickle.dumps(kept)).hexdigest(), sketch.result(kept))
+    print(type(sketch).__name__, hashlib.sha256(PLAIN.encode(kept)).hexdigest(), sketch.result(kept))
 """
 
 
@@ -122,8 +123,8 @@ def test_another_process_keeps_the_same_bytes_and_gives_the_same_result(tmp_path
 
 def test_what_was_stored_by_an_earlier_version_still_counts() -> None:
     """Hashes are kept for months: another hash of the same value would count it twice."""
-    assert kept_of(Distinct(), [("ip", 0)]) == (4830650912228078896,)
-    assert kept_of(Sample(size=1), [("ip", 7)]) == ((7191089600892374487,), ("ip",))
+    assert kept_of(Distinct(), [("ip", 0)]) == [4830650912228078896]
+    assert kept_of(Sample(size=1), [("ip", 7)]) == [[7191089600892374487], ["ip"]]
 
 
 # Sample
@@ -178,7 +179,7 @@ def test_the_most_frequent_come_first_and_of_equals_the_one_seen_first() -> None
 
 def test_nan_and_zero_are_one_value_each_and_bytes_are_what_they_hold() -> None:
     values = [math.nan, 0.0, float("nan"), -0.0, float("nan")]
-    kept = pickle.loads(pickle.dumps(kept_of(Top(k=2), numbered(values[:2]))))
+    kept = PLAIN.decode(PLAIN.encode(kept_of(Top(k=2), numbered(values[:2]))))
     for value in values[2:]:
         kept = Top(k=2).add(kept, value, 0)
     (most, count), second = Top(k=2).result(kept)

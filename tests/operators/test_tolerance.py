@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lockgate.operators.contract import Clock, Key, Outcome, StepFailed, Values
+from lockgate.operators.encoding import PLAIN
 from lockgate.operators.tolerance import tolerant
 
 CLOCK = Clock(before=0, now=0, wall=0)
@@ -25,15 +26,15 @@ def add_up(key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcom
 
 def test_rows_that_fail_are_put_aside_and_leave_no_trace() -> None:
     aside: list[int | None] = []
-    take = tolerant(add_up, lambda failed: aside.append(failed.number))
+    take = tolerant(add_up, lambda failed: aside.append(failed.number), PLAIN)
     outcome = take(("k",), [5], [(0, 1), (1, -7), (2, 2), (3, -1)], CLOCK)
     assert (outcome.state, aside) == ([8], [1, 3])
 
 
 def test_a_key_of_which_nothing_is_left_is_not_begun() -> None:
-    assert tolerant(add_up, lambda failed: None)(("k",), None, [(0, -1)], CLOCK) == Outcome(None)
+    assert tolerant(add_up, lambda failed: None, PLAIN)(("k",), None, [(0, -1)], CLOCK) == Outcome(None)
 
 
 def test_what_fails_without_a_row_fails() -> None:
     with pytest.raises(StepFailed, match="unlucky"):
-        tolerant(add_up, lambda failed: None)(("k",), [13], [], CLOCK)
+        tolerant(add_up, lambda failed: None, PLAIN)(("k",), [13], [], CLOCK)

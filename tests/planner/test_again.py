@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from lockgate.connectors.local.memorysink import MemorySink
+from lockgate.connectors.local.memorysource import MemorySource
 from lockgate.dataflow import exchange
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.stream import Output, Stream, stream
 from lockgate.guarantees import Guarantee
 from lockgate.planner.again import find_hindrances
 from lockgate.planner.logical import build_logical
-from lockgate.sinks.memory import MemorySink
-from lockgate.sources.memory import MemorySource
 
 VALUE = "k STRING, v INT, at TIMESTAMP"
 

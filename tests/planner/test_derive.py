@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.postgres.sink import PostgresSink
+from lockgate.connectors.sqlite.sink import SqliteSink
 from lockgate.dataflow import windows
 from lockgate.dataflow.endpoints import POSITION, Reading, Sink, SinkAbility, Source, SourceAbility
 from lockgate.dataflow.job import Job
@@ -22,12 +25,10 @@ from lockgate.dataflow.stream import Stream, stream
 from lockgate.dataflow.tracking import acks
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.derive import PathGuarantee, derive
-from lockgate.planner.logical import Flow, LogicalGraph, Node
+from lockgate.planner.flow import Flow
+from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.postgres import PostgresSink
-from lockgate.sinks.sqlite import SqliteSink
 
 DOCS = Path(__file__).parents[2] / "docs" / "GUARANTEES.md"
 
@@ -327,7 +328,7 @@ def test_what_idempotence_lifts_is_told() -> None:
     found = planned(result, AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME)
     assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
     assert found.paths[0].lifts == (
-        "window 'window' keeps a max or min: an event that comes twice is no change",
+        "window 'window' keeps a max or min: an event that comes twice changes nothing",
         "sink 'out' is idempotent by key: a row that comes twice replaces itself",
     )
     assert all(lift in found.reasons[0] for lift in found.paths[0].lifts)

@@ -6,16 +6,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
+from lockgate.connectors.local.console import ConsoleSink
+from lockgate.connectors.local.socket import SocketSource
 from lockgate.dataflow import exchange, windows
 from lockgate.dataflow.job import Job, Mode
 from lockgate.dataflow.stream import stream
 from lockgate.guarantees import Guarantee
 from lockgate.planner.explain import explain, explain_json, explain_plan, explain_svg
 from lockgate.planner.plan import Plan, plan
-from lockgate.sinks.console import ConsoleSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.socket import SocketSource
 
 
 def looks_odd(row: Any) -> bool:
@@ -88,7 +88,7 @@ def test_the_text_lists_tasks_execution_state_and_every_exchange_that_moves_rows
     assert "driver: the driver prints the first rows" in text
     assert "chosen by the planner: rows of a key must meet in one task" in text
     assert "broadcast, chosen by the author: imposed at test_explain.py:" in text
-    assert "random, chosen by the planner: dealt out to the 3 tasks asked for at test_explain.py:" in text
+    assert "random, chosen by the planner: distributed over the 3 tasks asked for at test_explain.py:" in text
 
 
 def test_the_text_ends_with_the_guarantee_its_reasons_and_the_cures(text: str, planned: Plan) -> None:

@@ -27,8 +27,8 @@ from lockgate import (
 )
 from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import BadJob
+from lockgate.lab.prove.determinism import find_reasons
 from lockgate.planner.again import find_hindrances
-from lockgate.proof.determinism import find_reasons
 
 EXACT, ONCE, LEAST = Guarantee.END_TO_END_EXACTLY_ONCE, Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
 MARKS = ("is_partial", "missing", "why_missing")
@@ -73,7 +73,7 @@ def test_the_plan_shows_functions_deadline_policy_form_and_why() -> None:
     assert "within 20 milliseconds, partial: publish" in text
     (line,) = [line for line in text.splitlines() if line.startswith("  fan_out ") and ", Python: " in line]
     assert "Python: amount, place side by side" in line
-    assert "counts from the moment at which the task gives them the event" in line
+    assert "starts when the task gives them the event" in line
     assert "real-time mode" in line
 
 
@@ -82,7 +82,7 @@ def test_without_state_a_repeated_epoch_is_harmless_to_a_transaction(policy: Par
     letters = KafkaSink(topic="letters", servers="k:9092")
     into_topic = planned(scored(partial=policy), dead_letters=letters)
     assert into_topic.reached is EXACT
-    assert "nothing of the try before is out" in into_topic.reasons[0]
+    assert "nothing of the first try is committed" in into_topic.reasons[0]
     assert planned(scored(partial=policy), UPSERT, dead_letters=letters).reached is EXACT
 
 
@@ -94,7 +94,7 @@ def test_above_state_it_caps_at_at_least_once_with_the_reason_and_the_cure() -> 
     assert refusal is not None
     assert "its deadline decides which scores are in a result" in refusal.what
     assert "an upsert" in refusal.fix
-    assert "exactly-once to a topic that a second job goes on from" in refusal.fix
+    assert "exactly-once to a topic from which a second job continues" in refusal.fix
 
 
 def test_behind_state_it_is_harmless() -> None:
@@ -116,7 +116,7 @@ def test_an_upsert_is_committed_with_the_ledger_so_other_scores_do_no_harm(resul
     made = planned(result, UPSERT, LEAST, dead_letters=letters)
     (path,) = [path for path in made.paths if path.output == "out"]
     assert path.reached is EXACT
-    assert "nothing of the try before is out then" in path.lifts[0]
+    assert "nothing of the first try is committed then" in path.lifts[0]
 
 
 def test_letters_need_a_sink() -> None:
@@ -218,7 +218,7 @@ def test_event_time_is_told_behind_it() -> None:
 
 def test_a_proof_knows_that_it_has_no_single_answer() -> None:
     reasons = [str(reason) for reason in find_reasons(planned(scored()))]
-    assert any("has a deadline, so what is in its results hangs on the clock" in reason for reason in reasons)
+    assert any("has a deadline, so its results depend on the clock" in reason for reason in reasons)
 
 
 def test_a_letter_of_it_may_be_sent_back() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
 from lockgate.dataflow import aggregates, patterns, synopses, windows
 from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.job import Job
@@ -12,8 +14,6 @@ from lockgate.dataflow.stream import Stream, stream
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee
 from lockgate.planner.plan import Plan, plan
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sources.kafka import KafkaSource
 
 MINUTE = windows.tumbling("1 minute")
 ALARM = patterns.begin("hot", "v > 60").then("smoke", "v < 0").within("10 minutes")
@@ -175,13 +175,13 @@ def test_what_a_keyed_step_is_worth(make: Callable[[], Stream], reached: Guarant
             lambda: timed().merge(
                 events("more").event_time("at", lateness="10 seconds", late=Late.CORRECT, allowed="1 hour")
             ),
-            "different things of their late events",
+            "different things for their late events",
         ),
         (lambda: events().transform(lambda frame: frame).key_by("k").process(Counter()), "not known"),
         (lambda: timed().key_by("k").window(MINUTE).apply(len, "k STRING"), "would exist twice"),
         (lambda: timed().window(windows.sliding("1 day", every="1 millisecond")), "in 86,400,000 windows"),
-        (lambda: timed(late=Late.TO_SIDE_OUTPUT).window(MINUTE).aggregate(n="count(*)"), "that nobody takes"),
-        (lambda: timed(late=Late.TO_SIDE_OUTPUT).key_by("k").detect(ALARM).timed_out, "that nobody takes"),
+        (lambda: timed(late=Late.TO_SIDE_OUTPUT).window(MINUTE).aggregate(n="count(*)"), "that no sink takes"),
+        (lambda: timed(late=Late.TO_SIDE_OUTPUT).key_by("k").detect(ALARM).timed_out, "that no sink takes"),
         (lambda: timed(late=Late.LOG), "late=Late.LOG means nothing here"),
         (lambda: timed(late=Late.TO_SIDE_OUTPUT).key_by("k").process(Counter()), "late=Late.TO_SIDE_OUTPUT means"),
         (lambda: timed(late=Late.LOG).key_by("k").rolling(t="sum(v)"), "late=Late.LOG means nothing here"),
@@ -212,7 +212,7 @@ def test_one_step_behind_it_gives_late_events_a_meaning() -> None:
         hours.to("hours", sinks[2]),
     )
     assert plan(Job("job", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)).refusal() is None
-    with pytest.raises(BadJob, match="that nobody takes") as refused:
+    with pytest.raises(BadJob, match="that no sink takes") as refused:
         plan(Job("job", *outputs[1:], guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
     assert "counts.late.to(" in refused.value.fix
 

@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 
+from lockgate.connectors.files.sink import FileSink
+from lockgate.connectors.files.source import FileSource
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
+from lockgate.connectors.local.console import ConsoleSink
+from lockgate.connectors.local.memorysink import MemorySink
+from lockgate.connectors.local.memorysource import MemorySource
+from lockgate.connectors.local.socket import SocketSource
 from lockgate.dataflow import exchange, windows
 from lockgate.dataflow.deadletters import DeadLetters
 from lockgate.dataflow.eventtime import Late
@@ -18,14 +26,6 @@ from lockgate.dataflow.tracking import acks
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
-from lockgate.sinks.console import ConsoleSink
-from lockgate.sinks.files import FileSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.memory import MemorySink
-from lockgate.sources.files import FileSource
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.memory import MemorySource
-from lockgate.sources.socket import SocketSource
 
 HERE = Path(__file__).name
 VALUE = "ip STRING, amount DOUBLE, at TIMESTAMP, user STRUCT<name: STRING>"
@@ -192,8 +192,8 @@ def test_two_lists_of_servers_with_one_in_common_name_the_same_topic() -> None:
 )
 def test_event_time_is_told_once_on_a_way_because_spark_keeps_one_watermark(make: Callable[[], Stream]) -> None:
     refused = refusal(make)
-    assert refused.what == "event time is told twice on one way, and Spark keeps one watermark for it"
-    assert "told first at test_logical.py:" in refused.where
+    assert refused.what == "event time is declared twice on one way, and Spark keeps one watermark for it"
+    assert "declared first at test_logical.py:" in refused.where
 
 
 def test_events_that_a_broadcast_multiplied_cannot_be_counted() -> None:
@@ -216,13 +216,13 @@ def test_streams_whose_columns_differ_in_type_cannot_be_merged() -> None:
 
 @pytest.mark.parametrize("name", ["acks", "kafka.acks", "transactional.id"])
 def test_settings_of_the_client_that_the_guarantee_hangs_on_are_refused(name: str) -> None:
-    with pytest.raises(BadJob, match="the guarantee hangs on it"):
+    with pytest.raises(BadJob, match="the guarantee depends on it"):
         KafkaSink(topic="t", servers="k:9092", client={name: "0"})
 
 
 def test_a_reader_may_not_ask_for_uncommitted_records() -> None:
     source = KafkaSource(topic="t", servers="k:9092", value="id INT", client={"isolation.level": "read_uncommitted"})
-    assert "the guarantee hangs on it" in refusal(lambda: stream("in", source)).what
+    assert "the guarantee depends on it" in refusal(lambda: stream("in", source)).what
 
 
 @pytest.mark.parametrize(("topic", "servers"), [("other", "k:9092"), ("orders", "elsewhere:9092")])
@@ -358,7 +358,7 @@ def test_hidden_columns_can_be_named_but_are_not_in_sight() -> None:
 
 def test_a_hidden_column_reaches_a_sink_only_where_a_select_names_it() -> None:
     refused = refusal(lambda: from_kafka().to("out", KafkaSink(topic="t", servers="k:1", key="_key")))
-    assert refused.what == "column '_key' is hidden: a sink gets it only where a select names it"
+    assert refused.what == "column '_key' is hidden: a sink gets it only if a select names it"
     assert refused.fix == ".select('ip', 'amount', 'at', 'user', '_key') before the sink"
     graph_of(from_kafka().select("ip", "_key").to("out", KafkaSink(topic="t", servers="k:1", key="_key")))
 
@@ -411,15 +411,15 @@ def test_streams_with_different_columns_cannot_be_merged() -> None:
 @pytest.mark.parametrize(
     ("make", "what", "fix"),
     [
-        (lambda: orders().window(MINUTE).aggregate(n="count(*)"), "no column tells the time", ".event_time("),
+        (lambda: orders().window(MINUTE).aggregate(n="count(*)"), "no column has the time", ".event_time("),
         (
             lambda: orders().key_by("ip").window(MINUTE).aggregate(n="count(*)"),
-            "no column tells the time",
+            "no column has the time",
             ".event_time(",
         ),
         (
             lambda: timed().select("ip").window(MINUTE).aggregate(n="count(*)"),
-            "no column tells the time",
+            "no column has the time",
             ".event_time(",
         ),
         (
@@ -431,12 +431,12 @@ def test_streams_with_different_columns_cannot_be_merged() -> None:
         (lambda: timed().join(payments(), on="ip"), "no bound in time", 'within="10 minutes"'),
         (
             lambda: orders().join(payments(), on="ip", within="1 minute"),
-            "the left side of a join tells no event",
+            "the left side of a join has no event",
             ".event_time(",
         ),
         (
             lambda: payments().join(orders(), on="ip", within="1 minute"),
-            "the right side of a join tells no event",
+            "the right side of a join has no event",
             ".event_time(",
         ),
         (
@@ -451,13 +451,13 @@ def test_streams_with_different_columns_cannot_be_merged() -> None:
         ),
         (
             lambda: orders("a").merge(timed("b")),
-            "only some, or in different columns, tell the event time",
+            "only some, or in different columns, have the event time",
             "before the merge",
         ),
-        (lambda: orders().event_time("ip", lateness="1 second"), "by column 'ip' of type STRING", "to_timestamp(ip)"),
+        (lambda: orders().event_time("ip", lateness="1 second"), "column 'ip' of type STRING", "to_timestamp(ip)"),
         (
             lambda: payments().select("seen", b="seen").event_time("b", lateness="0 seconds"),
-            "event time is told twice on one way",
+            "event time is declared twice on one way",
             "once",
         ),
     ],
@@ -592,7 +592,7 @@ def test_letters_have_a_way_of_their_own_from_every_step_that_may_reject() -> No
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"tracking": acks()}, "nobody takes the events that fail at every attempt"),
+        ({"tracking": acks()}, "no sink takes the events that fail at every attempt"),
         (
             {"tracking": acks(), "dead_letters": MemorySink(), "guarantee": Guarantee.EXACTLY_ONCE},
             "gives at-least-once",

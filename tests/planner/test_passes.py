@@ -98,7 +98,7 @@ def test_outputs_of_one_pass_are_planned(ways: str, wild: str) -> None:
 def test_a_step_that_would_be_computed_several_times_is_refused_whatever_is_declared(
     ways: str, wild: str, guarantee: Guarantee
 ) -> None:
-    with pytest.raises(BadJob, match=r"because its rows go several ways.*has to be a part of the query") as refused:
+    with pytest.raises(BadJob, match=r"because its rows go several ways.*must be a part of the query") as refused:
         plan_of(STATE[ways](WILD[wild]()), guarantee)
     assert "test_passes.py:" in refused.value.where
     assert "make it deterministic" in refused.value.fix
@@ -166,7 +166,7 @@ def test_a_branch_that_asks_for_the_time_of_the_epoch_is_refused() -> None:
     """A batch over kept rows has another time than the query, and than the batch of a replay."""
     wild = WILD["select"]()
     for column in ("current_timestamp()", "localtimestamp()", "unix_timestamp()"):
-        with pytest.raises(BadJob, match=r"select 'select-2' behind it has to be a part of the query"):
+        with pytest.raises(BadJob, match=r"select 'select-2' after it must be a part of the query"):
             plan_of([wild.select("id", now=column).where(lambda row: True), wild.map(same, ROW)], LEAST)
     in_query = wild.select("id", "r", "at", age="unix_timestamp(at)")
     assert plan_of([in_query.where(lambda row: True), wild.map(same, ROW)], LEAST).cuts.branches == {"select": 2}

@@ -2,6 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from lockgate.connectors.files.sink import FileSink
+from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.kafka.source import KafkaSource
+from lockgate.connectors.local.console import ConsoleSink
+from lockgate.connectors.local.memorysink import MemorySink
+from lockgate.connectors.local.memorysource import MemorySource
+from lockgate.connectors.postgres.sink import PostgresSink
+from lockgate.connectors.sqlite.sink import SqliteSink
 from lockgate.dataflow import exchange, windows
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
@@ -10,14 +18,6 @@ from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.logical import LogicalGraph, build_logical
 from lockgate.planner.physical import STATE_PARTITIONS, PhysicalGraph, build_physical
-from lockgate.sinks.console import ConsoleSink
-from lockgate.sinks.files import FileSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.memory import MemorySink
-from lockgate.sinks.postgres import PostgresSink
-from lockgate.sinks.sqlite import SqliteSink
-from lockgate.sources.kafka import KafkaSource
-from lockgate.sources.memory import MemorySource
 
 MINUTE = windows.tumbling("1 minute")
 

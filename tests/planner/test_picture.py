@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lockgate.errors import BadJob
 from lockgate.planner.drawing import draw_text
-from lockgate.planner.layout import Layers, Needs, Shape, Spacing, lay_out, least_size
+from lockgate.planner.layers import Layers
+from lockgate.planner.layout import Needs, Shape, Spacing, lay_out, least_size
 from lockgate.planner.picture import Arrow, Box, Picture
 from lockgate.planner.svg import draw_svg
 

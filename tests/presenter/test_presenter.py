@@ -24,16 +24,16 @@ from confluent_kafka import (
 
 from lockgate.cli.main import main
 from lockgate.cli.present import summary
+from lockgate.connectors.kafka.settings import read_settings
+from lockgate.connectors.kafka.topics import make_topic
+from lockgate.connectors.kafka.wire import Connection
 from lockgate.errors import Failed
-from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import make_topic
-from lockgate.kafka.wire import Connection
+from lockgate.lab.services.stack import Stack
 from lockgate.presenter import presenter as module
 from lockgate.presenter.answers import Answer
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Limits
 from lockgate.presenter.presenter import Places, Presenter
-from lockgate.services.stack import Stack
 from support import records
 from support.cli import call
 from support.process import LOCKGATE, Process, running
@@ -179,7 +179,7 @@ def test_who_asks_for_what_has_come_waits_for_its_deadline_however_late_it_is() 
 
 
 def test_a_presenter_that_does_not_read_is_not_well() -> None:
-    assert presenter_at(Moment()).trouble() == "it has not begun to read, or has ended"
+    assert presenter_at(Moment()).trouble() == "it has not started to read, or has ended"
 
 
 @dataclass
@@ -378,13 +378,13 @@ def test_the_leaders_of_every_partition_are_asked_also_of_the_result_topic(monke
 
 def test_the_summary_has_the_shares_of_partial_and_of_missed_answers() -> None:
     tally = Tally(("amount",))
-    nothing = "0 transactions: 0 answered in full, 0 in part, 0 of them replaced later; 0 behind the deadline"
+    nothing = "0 transactions: 0 answered in full, 0 in part, 0 of them replaced later; 0 after the deadline"
     assert summary(tally.facts()) == nothing
     tally.transactions, tally.missed, tally.replaced = 1000, 18, 950
     tally.answers.update({"full": 40, "partial": 960})
     assert summary(tally.facts()) == (
         "1,000 transactions: 40 answered in full, 960 in part (96.0%), 950 of them replaced later; "
-        "18 behind the deadline (1.8%)"
+        "18 after the deadline (1.8%)"
     )
 
 
@@ -532,7 +532,7 @@ def test_a_topic_that_is_not_there_is_refused(kafka: str) -> None:
     words = ["--servers", kafka, "--transactions", "nowhere", "--score", "amount=neither", "--results", "no-results"]
     done = call("present", *words)
     assert done.status == 2
-    assert "'nowhere' is not there" in done.err
+    assert "'nowhere' does not exist" in done.err
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import pytest
 
 from lockgate import FileSource, Guarantee, Job, MemorySink, StatefulFunction, Stream, acks, stream, value
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files.system import LocalSystem
+from lockgate.connectors.rejects import Rejection
+from lockgate.connectors.returned import FOLDER
 from lockgate.dataflow.tracking import Acks
 from lockgate.errors import BadJob
-from lockgate.files.system import LocalSystem
 from lockgate.planner.plan import plan
 from lockgate.runtime.acker import WAITING, Acker
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.sources.rejects import Rejection
-from lockgate.sources.returned import FOLDER
 from support.files import put
 from support.runs import live, run_to_the_end, wait_for_run
 
@@ -103,7 +104,6 @@ def test_an_event_of_which_several_parts_failed_comes_back_once(tmp_path: Path) 
 
 def test_pauses_grow_and_attempts_end(tmp_path: Path) -> None:
     acker = acker_at(tmp_path, {4})
-    assert [acker.may_retry(rejection(1, attempts=done)) for done in (0, 1, 2)] == [True, True, False]
     acker.keep([rejection(1, attempts=1)], epoch=4, run="r1")
     acker.release(time.time() + 11)
     assert acker.waiting == 1
@@ -111,9 +111,20 @@ def test_pauses_grow_and_attempts_end(tmp_path: Path) -> None:
     assert acker.waiting == 0
 
 
-def test_what_nobody_can_give_once_more_is_not_tried_again(tmp_path: Path) -> None:
-    acker = acker_at(tmp_path, set())
-    assert not acker.may_retry(Rejection("map", "no", None, "{}", None))
+def test_events_that_wait_are_counted_once_by_how_often_they_were_tried(tmp_path: Path) -> None:
+    retries = [rejection(1, attempts=1), rejection(2), rejection(2, step="where"), rejection(3)]
+    assert acker_at(tmp_path, set()).keep(iter(retries), epoch=4, run="r1") == {1: 1, 0: 2}
+
+
+def test_events_that_are_too_large_for_one_file_wait_in_several(tmp_path: Path) -> None:
+    large = {"key": None, "value": "x" * 9_000_000, "headers": [], "timestamp": None, "attempts": 0}
+    retries = [replace(rejection(at), original=large) for at in range(5)]
+    acker = acker_at(tmp_path, {4})
+    acker.keep(retries, epoch=4, run="r1")
+    assert acker.waiting == 5
+    assert len([*(tmp_path / WAITING).iterdir()]) == 3
+    acker.release(time.time() + 11)
+    assert sorted(line["_position"]["at"] for line in lines_in(tmp_path, FOLDER)) == [0, 1, 2, 3, 4]
 
 
 def test_another_process_finds_what_waits_also_what_a_repeated_epoch_has_kept(tmp_path: Path) -> None:
@@ -163,7 +174,7 @@ def job_of(ends: Stream, sink: MemorySink, letters: MemorySink | None, **more: A
 
 def test_what_acks_cannot_be_declared_with(tmp_path: Path) -> None:
     read = stream("in", FileSource(path=str(tmp_path), value=VALUE))
-    with pytest.raises(BadJob, match="nobody takes the events that fail at every attempt"):
+    with pytest.raises(BadJob, match="no sink takes the events that fail at every attempt"):
         plan(job_of(read, MemorySink(), None))
     with pytest.raises(BadJob, match="gives at-least-once"):
         plan(job_of(read, MemorySink(), MemorySink(), guarantee=Guarantee.EXACTLY_ONCE))

@@ -36,13 +36,13 @@ from lockgate import (
 from lockgate.dataflow.endpoints import Sink, SinkAbility, Source
 from lockgate.errors import Failed, FunctionFailed, Refused, TooManyLetters
 from lockgate.guarantees import Delivery
+from lockgate.lab.services.spark import SparkCluster
 from lockgate.planner.plan import plan
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.forgetting import RESTARTS, Forgetting, as_forgotten, forget
 from lockgate.runtime.progress import Watcher
-from lockgate.services.spark import SparkCluster
-from lockgate.spark.compile import CompiledOutput
 from lockgate.spark.session import is_local
+from lockgate.spark.tagging import CompiledOutput
 from support import process
 from support.files import put
 from support.process import Process, running
@@ -50,7 +50,7 @@ from support.records import count_ids, unique
 from support.site import Site
 from support.sockets import line_server
 
-FORGOTTEN = "the events in hand are forgotten, it goes on with what comes next"
+FORGOTTEN = "its events are not retried, the job continues with what comes next"
 
 JOB = """
     import os
@@ -113,18 +113,18 @@ def test_a_run_goes_on_where_no_source_would_repeat_a_row(source: Source, can_go
 
 def test_failures_in_a_row_are_counted_from_the_last_event_on() -> None:
     forgetting = Forgetting(can_go_on=True)
-    assert all(forgetting.goes_on(5) for _ in range(RESTARTS))
-    assert not forgetting.goes_on(5)
-    assert forgetting.goes_on(6)
-    assert not Forgetting(can_go_on=True).goes_on(0), "nothing was processed yet"
-    assert not Forgetting(can_go_on=False).goes_on(5)
+    assert all(forgetting.count_failure(5) for _ in range(RESTARTS))
+    assert not forgetting.count_failure(5)
+    assert forgetting.count_failure(6)
+    assert not Forgetting(can_go_on=True).count_failure(0), "nothing was processed yet"
+    assert not Forgetting(can_go_on=False).count_failure(5)
 
 
 def test_pauses_begin_with_none_and_grow_up_to_a_limit() -> None:
     forgetting = Forgetting(can_go_on=True)
     pauses = []
     for _ in range(RESTARTS):
-        forgetting.goes_on(1)
+        forgetting.count_failure(1)
         pauses.append(forgetting.pause_seconds)
     assert pauses[0] == 0
     assert pauses == sorted(pauses)
@@ -147,7 +147,7 @@ def test_an_error_promises_nothing_that_an_at_most_once_run_does_not_keep() -> N
     told = as_forgotten(lossless, where="job 'numbers'", log_file=Path("numbers.log"))
     assert isinstance(told, FunctionFailed)
     assert (told.what, told.where) == (lossless.what, lossless.where)
-    assert "what was in hand is forgotten" in told.fix
+    assert "its current events are not retried" in told.fix
     assert "numbers.log" in told.fix
     refused = Refused("no", where="there", fix="so")
     assert as_forgotten(refused, where="job", log_file=Path("log")) is refused
@@ -202,6 +202,7 @@ def run_that_failed(start: Callable[[], Any]) -> Run:
         lastProgress=None,
         isActive=False,
         runId="1",
+        _jsq=SimpleNamespace(exception=lambda: SimpleNamespace(isDefined=lambda: False)),
     )
     return Run(
         job=here.job,
@@ -420,7 +421,7 @@ def test_a_task_whose_executor_is_taken_away_is_not_tried_again(site: Forgetful)
             before = site.feed_until_one_is_out(driver, first=1)
             site.put_in(*range(500, 510), -2, *range(510, 520))
             wait_for_failure(driver)
-            assert "a task of an at-most-once job is tried again" in warnings(driver)[0]
+            assert "a task of an at-most-once job is retried" in warnings(driver)[0]
             later = site.feed_until_one_is_out(driver, first=1000)
             (site.place / "stop").touch()
             assert driver.end() == 0, driver.text
@@ -443,7 +444,7 @@ def test_a_run_whose_every_event_fails_ends_with_the_cause(site: Forgetful) -> N
         assert driver.end() == 1
     assert len(warnings(driver)) == RESTARTS
     assert "A function failed on the row from" in driver.said.splitlines()[-3]
-    assert "what was in hand is forgotten" in driver.said.splitlines()[-1]
+    assert "its current events are not retried" in driver.said.splitlines()[-1]
     assert site.ids() == Counter([1, 2])
     assert site.left() == []
 
@@ -497,12 +498,12 @@ SETTINGS = """
     from pathlib import Path
 
     from lockgate import Guarantee, Job, KafkaSink, KafkaSource, run, stream
-    from lockgate.spark.jars import connector_jars
+    from lockgate.provision.kafkajars import kafka_jars
     from lockgate.spark.session import SessionPlan, open_session
 
     servers, read, write = sys.argv[1:]
     log = Path("spark.log").resolve()
-    wanted = SessionPlan(app="test", master=None, jars=connector_jars(), log_file=log, are_tasks_retried=False)
+    wanted = SessionPlan(app="test", master=None, jars=kafka_jars(), log_file=log, are_tasks_retried=False)
     context = open_session(wanted).sparkContext
     context.setLogLevel("INFO")  # Kafka's clients tell their settings
     sink = KafkaSink(topic=write, servers=servers, client={"retries": "7", "linger.ms": "3"})
@@ -523,7 +524,8 @@ def test_no_task_no_stage_and_no_producer_tries_again(site: Forgetful) -> None:
     assert spark["master"] == "local[*,1]"
     assert spark["spark.task.maxFailures"] == spark["spark.stage.maxConsecutiveAttempts"] == "1"
     assert spark["spark.stage.ignoreDecommissionFetchFailure"] == spark["spark.speculation"] == "false"
-    told = (site.place / "spark.log").read_text().split("ProducerConfig values:")[1:]
+    log = (site.place / "spark.log").read_text().replace("\\n", "\n").replace("\\t", "\t")  # as in JSON
+    told = log.split("ProducerConfig values:")[1:]
     assert told, "Kafka's producer tells its settings"
     for one in told:
         producer = dict(re.findall(r"^\s*([a-z.]+) = (.*)$", one.split("(org.apache")[0][:10_000], re.MULTILINE))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.checksums import is_whole
 from lockgate.errors import Failed
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.checksums import is_whole
 
 OFFSETS = b'v1\n{"batchWatermarkMs":1767225600000,"batchTimestampMs":1}\n{"orders":{"0":17}}'
 

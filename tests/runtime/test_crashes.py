@@ -85,7 +85,7 @@ def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Pa
 
 @pytest.mark.slow
 def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockgate.runtime.run.GUILTY_MAX", 1)
+    monkeypatch.setattr("lockgate.runtime.patience.CULPRITS_MAX", 1)
 
     def broken(row: Any) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)

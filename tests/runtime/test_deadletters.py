@@ -32,12 +32,12 @@ from lockgate import (
     stream,
     value,
 )
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import Refused
-from lockgate.kafka.topics import create_topics
+from lockgate.lab.services.stack import Stack
 from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
 from lockgate.runtime.letterrows import COLUMNS
-from lockgate.services.stack import Stack
 from support.files import put
 from support.records import producing, read_json, send
 from support.runs import run_to_the_end
@@ -408,10 +408,10 @@ def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halv
 @pytest.mark.parametrize(
     ("changes", "standing", "told"),
     [
-        ({"life": "before"}, Standing.OTHER_LIFE, "it is of another life of the job"),
-        ({"epoch": 1}, Standing.UNFINISHED, "epoch 1 is not over for the job"),
+        ({"life": "before"}, Standing.OTHER_LIFE, "it is from before a reset of the job"),
+        ({"epoch": 1}, Standing.UNFINISHED, "epoch 1 is not over"),
         ({"source": None}, Standing.WAITING, "the event's place was lost"),
-        ({"value": None}, Standing.WAITING, "what the source gave was lost"),
+        ({"value": None}, Standing.WAITING, "it lacks the original event"),
         ({"source": "old"}, Standing.WAITING, "the job has no source 'old' any more, only in"),
         ({"step": "old"}, Standing.WAITING, "'old' or 'in' is not in the job any more"),
         ({"child": "0"}, Standing.WAITING, "the event was split into several rows"),
@@ -457,7 +457,7 @@ def replace_guarantee(job: Job, guarantee: Guarantee) -> Job:
 
 def test_an_id_that_is_none_names_no_file(halving: Halving) -> None:
     begin(halving)
-    with pytest.raises(Refused, match="is no id of a letter"):
+    with pytest.raises(Refused, match="is not the id of a dead letter"):
         halving.desk(halving.job()).send([letter("../../etc/x")])
 
 
@@ -490,7 +490,7 @@ def test_records_of_others_hide_no_letter(halving: Halving, caplog: pytest.LogCa
             marks = ", ".join("?" for _ in COLUMNS)
             connection.execute(f"INSERT INTO letters VALUES ({marks})", [row.get(name) for name in COLUMNS])
     assert [one.id for one in halving.desk(halving.job()).letters()] == ["a0", f"a{len(HOSTILE) + 1}"]
-    assert f"{len(HOSTILE)} records are no letters and are passed over" in caplog.text
+    assert f"{len(HOSTILE)} records are not dead letters and are skipped" in caplog.text
 
 
 def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
@@ -498,11 +498,11 @@ def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
         halving.desk(halving.job()).send([letter()])
     with pytest.raises(Refused, match="keeps no checkpoint"):
         halving.desk(halving.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
-    with pytest.raises(Refused, match="does not lie on this machine's disk"):
+    with pytest.raises(Refused, match="is not on this machine's disk"):
         LetterDesk(halving.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
     assert halving.desk(halving.job()).standing(letter()) is Standing.UNKNOWN
     plain = Job("halves", halving.events().to("out", MemorySink()), guarantee=EXACT)
-    with pytest.raises(Refused, match="has no dead letters: an event that it cannot use stops it"):
+    with pytest.raises(Refused, match="has no dead letters: an event that it cannot process stops it"):
         halving.desk(plain)
 
 
@@ -514,7 +514,7 @@ def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
         (KafkaSink(topic="t", servers="k:9092", key="id", format="csv"), "written with format='csv' cannot be read"),
         (KafkaSink(route="step", servers="k:9092"), "written with route= cannot be read back"),
         (KafkaSink(topic="t", servers="k:9092", timestamp="timestamp"), "with timestamp= cannot be read back"),
-        (FileSink("hdfs://name:9000/letters"), "do not lie on this machine's disk"),
+        (FileSink("hdfs://name:9000/letters"), "are not on this machine's disk"),
         (FileSink("missing/letters"), "there is no directory"),
         (SqliteSink(table="letters", path="missing.db"), "there is no file missing.db"),
     ],
@@ -531,5 +531,7 @@ def test_a_table_that_is_not_one_of_letters(halving: Halving) -> None:
         connection.execute("CREATE TABLE other (id TEXT)")
     with pytest.raises(Refused, match="there is no table 'letters'"):
         halving.desk(halving.job()).letters()
-    with pytest.raises(Refused, match=r"table 'other' has no column job, life, .* so it is not one of letters"):
+    with pytest.raises(
+        Refused, match=r"table 'other' has no column job, life, .* so it is not a table of dead letters"
+    ):
         halving.desk(halving.job(dead_letters=halving.table("other"))).letters()

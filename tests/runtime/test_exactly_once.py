@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from kafka import KafkaAdminClient
+
 from lockgate import ConsoleSink, Guarantee, Job, KafkaSink, KafkaSource, Run, plan, stream, windows
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.commit.ledger import Entry
+from lockgate.connectors.kafka.ledgeredit import replace_entry
+from lockgate.connectors.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
+from lockgate.connectors.kafka.settings import read_settings
+from lockgate.connectors.kafka.topics import create_topics
+from lockgate.connectors.kafka.transaction import Transactions
+from lockgate.connectors.kafka.wire import Connection, Unanswered, connect
+from lockgate.connectors.kafka.writer import RecordRefused
 from lockgate.errors import EpochTooLong, Fenced, LedgerMismatch, Refused
-from lockgate.kafka.ledgeredit import replace_entry
-from lockgate.kafka.ledgertopic import LedgerTopic, ledger_topic, transactional_id
-from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import create_topics
-from lockgate.kafka.transaction import Transactions
-from lockgate.kafka.wire import Connection, Unanswered, connect
-from lockgate.kafka.writer import RecordRefused
-from lockgate.runtime.checkpoints import Checkpoint
 from support.records import count_ids, producing, unique
 from support.site import Site
 from support.waiting import wait_for

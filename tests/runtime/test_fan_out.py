@@ -30,7 +30,9 @@ from lockgate import (
 from lockgate.dataflow.endpoints import Reading
 from lockgate.errors import BadJob
 from lockgate.runtime.metrics.meter import Meter
+from lockgate.runtime.options import Options
 from lockgate.runtime.progress import Progress
+from lockgate.runtime.starting import launch
 from lockgate.testing import Harness
 
 if TYPE_CHECKING:
@@ -122,11 +124,9 @@ def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -
     meter = Meter("ages")
     told: list[Progress] = []
     before = (datetime.now(UTC) - ARRIVED).total_seconds()
-    started = run(
+    started = launch(
         Job("ages", out, guarantee=Guarantee.AT_LEAST_ONCE),
-        checkpoint=str(tmp_path / "checkpoint"),
-        until_caught_up=True,
-        wait=False,
+        Options(checkpoint=str(tmp_path / "checkpoint"), until_caught_up=True),
         meter=meter,
     )
     started.wait(on_progress=told.append)

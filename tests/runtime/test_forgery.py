@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lockgate import ConsoleSink, FileSource, Guarantee, Job, MemorySink, stream
+from lockgate.connectors.marking import signed_mark
 from lockgate.dataflow.stream import Stream
-from lockgate.errors import FunctionFailed, LockgateError, UnparsableValue
+from lockgate.errors import Failed, FunctionFailed, LockgateError, UnparsableValue
 from lockgate.failures import MARK, find_failure
 from lockgate.signing import INNER, OUTER, driver_signer
-from lockgate.sources.marking import signed_mark
 from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -47,6 +47,23 @@ def test_an_event_that_spark_quotes_forges_no_fix(how: str, tmp_path: Path) -> N
     assert "curl" not in error.where
     assert (error.what, type(error).__name__) != (EVIL["what"], "Failed")
     assert isinstance(error, FunctionFailed) or how != "python", "our own mark is believed, beside the forged one"
+    require_plain(str(error))
+
+
+SPARKS_OWN = (
+    "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x\nCaused by: java.io.EOFException: Stream is corrupted",
+    "KafkaIllegalStateException: Some data may have been lost because they are not available in Kafka;\nReason: none",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "java.lang.AssertionError: assertion failed: There are [1] sources in the checkpoint offsets and now there are [2]",
+    "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [t]",
+)
+
+
+@pytest.mark.parametrize("how", ["cast", "raise_error", "python"])
+def test_an_event_that_quotes_spark_gets_no_advice_of_its_own(how: str, tmp_path: Path) -> None:
+    error = failure_of(tmp_path, {"id": 1, "text": "\n".join(SPARKS_OWN)}, lambda events: failing(events, how))
+    assert type(error) is (FunctionFailed if how == "python" else Failed)
+    assert not any(word in error.fix for word in ("--new-life", "--accept-gap", "kafka-acls", "copy"))
     require_plain(str(error))
 
 

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 
-from kafka import KafkaAdminClient, TopicPartition
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Run, stream
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.checksums import checksum_of
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.commit.ledger import Entry, Gap
+from lockgate.connectors.kafka.ledgertopic import LedgerTopic
+from lockgate.connectors.kafka.settings import ClientSettings
+from lockgate.connectors.kafka.wire import connect
 from lockgate.errors import FunctionFailed, RecordsGone, Unreachable
-from lockgate.kafka.ledgertopic import LedgerTopic
-from lockgate.kafka.settings import ClientSettings
-from lockgate.kafka.wire import connect
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.checksums import checksum_of
 from lockgate.runtime.commits import Commits
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.gaps import Gaps
-from lockgate.runtime.lifecycle.tree import LocalTree
 from support.checkpoints import make_logs
 from support.records import count_ids, make_topics, read_json, send, unique
 from support.runs import run_to_the_end
@@ -164,7 +164,7 @@ def test_a_gap_behind_an_epoch_that_was_rolled_back_is_forgotten(tmp_path: Path)
             {"security.protocol": "SSL", "ssl.truststore.location": "/a.jks"},
             {},
             "could not read",
-            "bring the records back",
+            "restore the records",
         ),
     ],
     ids=["a gap", "no gap", "no answer", "not compared"],

@@ -4,11 +4,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from kafka import KafkaAdminClient
 from lockgate.cli.jobfile import load_job
-from lockgate.kafka.topics import create_topics
+from lockgate.connectors.kafka.topics import create_topics
 from support import process, records
 from support.cli import call
 from support.process import LOCKGATE, parameters

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockgate import FileSource, Guarantee, Job, KafkaSource, MemorySink, Run, Stream, stream, windows
-from lockgate.runtime.checkpoints import Past
+from lockgate.checkpoints.checkpoint import Past
 from lockgate.runtime.heartbeat import Heart, Heartbeat, report_interval
 from lockgate.runtime.progress import count_events, count_lag
 from support.files import put

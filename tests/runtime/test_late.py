@@ -22,8 +22,8 @@ from lockgate import (
     stream,
     windows,
 )
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.errors import Failed
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.late import watermark_before
 from support.records import make_topics, read_json, send, unique
 from support.runs import run_to_the_end
@@ -151,7 +151,7 @@ def test_late_events_that_are_dropped_are_counted(tmp_path: Path) -> None:
     told = run_to_the_end(
         Job("late", dropped.to("counts", counts), guarantee=Guarantee.AT_LEAST_ONCE), tmp_path / "one"
     )
-    progress = [told._watcher.take(report) for report in told._reports(told._watcher)]
+    progress = [told._watcher.take(report) for report in told._reports.since(told._watcher)]
     assert progress == [None]
     kept = read(events, Late.TO_SIDE_OUTPUT).key_by("v").window(window).aggregate(n="count(*)")
     run_to_the_end(Job("late", kept.late.to("late", late), guarantee=Guarantee.AT_LEAST_ONCE), tmp_path / "two")

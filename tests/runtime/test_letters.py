@@ -26,8 +26,8 @@ from lockgate import (
     value,
     windows,
 )
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.errors import Failed, FunctionFailed, TimeRefused
-from lockgate.kafka.topics import create_topics
 from support.files import put
 from support.records import read_json
 from support.runs import run_to_the_end
@@ -96,6 +96,18 @@ def test_results_that_their_columns_cannot_hold_make_one_letter_of_their_event(p
     run_to_the_end(job_of(events(place).flat_map(words, schema="word STRING, n INT"), sink, letters), place)
     assert values_of(sink, "word", "n") == [("a", 0), ("a", 1), ("c", 0)]
     assert [(bytes(row.value), row.step) for row in letters.rows] == [(b'{"k":"b","v":3}', "flat_map")]
+
+
+def test_columns_that_are_never_null_stay_so_beside_letters(place: Path) -> None:
+    put(place / "in", '{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":null,"v":5}')
+    sink, letters = MemorySink(), MemorySink()
+    halves = events(place).map(half, schema="k STRING NOT NULL, half INT NOT NULL")
+    run_to_the_end(job_of(halves.where("half > 1 AND k <> ''"), sink, letters), place)
+    assert values_of(sink, "k", "half") == [("a", 5)]
+    assert sorted(row.reason.split(":")[0] for row in letters.rows) == [
+        "ZeroDivisionError",
+        "k=None is not of type string",
+    ]
 
 
 def test_a_child_that_fails_is_a_letter_of_its_own(place: Path) -> None:

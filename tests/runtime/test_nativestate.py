@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from lockgate import Guarantee, Job, KafkaSource, MemorySink, Stream, stream, windows
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.errors import Refused
 from lockgate.planner.plan import Plan, plan
 from lockgate.runtime import nativestate, sourcelist
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.sourcelist import SourceList
 
@@ -41,7 +41,7 @@ def test_a_source_under_a_new_name_goes_on_and_another_one_does_not(tmp_path: Pa
     native(checkpoint, summed(read("in", "orders"))).keep()
     commit(tmp_path)
     native(checkpoint, summed(read("renamed", "orders"))).check()
-    with pytest.raises(Refused, match=r"over topic orders, and 'sums' in its place is .* over topic payments"):
+    with pytest.raises(Refused, match=r"over topic orders, but 'sums' in its place is .* over topic payments"):
         native(checkpoint, summed(read("in", "payments"))).check()
 
 
@@ -50,7 +50,7 @@ def test_two_sources_that_read_the_same_are_told_by_their_names(tmp_path: Path) 
     native(checkpoint, summed(read("one", "orders"), read("two", "orders"))).keep()
     commit(tmp_path)
     native(checkpoint, summed(read("one", "orders"), read("two", "orders"))).check()
-    with pytest.raises(Refused, match="over topic orders as one, topic orders as two, and"):
+    with pytest.raises(Refused, match="over topic orders as one, topic orders as two, but"):
         native(checkpoint, summed(read("one", "orders"), read("three", "orders"))).check()
 
 
@@ -61,7 +61,7 @@ def test_a_note_of_an_earlier_version_tells_sources_by_their_names(tmp_path: Pat
     noted = [{"step": "sums", "keeps": "tumbling 10 seconds, by k: total=sum(v) over in"}]
     (tmp_path / "native" / "steps.json").write_text(json.dumps(noted))
     native(checkpoint, summed(read("in", "orders"))).check()
-    with pytest.raises(Refused, match="the state in the checkpoint is that of other steps"):
+    with pytest.raises(Refused, match="the state in the checkpoint belongs to other steps"):
         native(checkpoint, summed(read("in", "orders"), size="1 minute")).check()
 
 
@@ -96,7 +96,7 @@ def test_what_is_kept_and_read_is_compared_on_an_object_store_too(
         SourceList(checkpoint, before, [["in", "sums"]]).keep()
     assert opened == ["s3a://bucket/checkpoint"] * 4
     commit(tmp_path)
-    with pytest.raises(Refused, match="the state in the checkpoint is that of other steps"):
+    with pytest.raises(Refused, match="the state in the checkpoint belongs to other steps"):
         native(checkpoint, summed(read("in", "orders"), size="1 minute")).check()
-    with pytest.raises(Refused, match="the offsets in the checkpoint are those of other sources"):
+    with pytest.raises(Refused, match="the offsets in the checkpoint belong to other sources"):
         SourceList(checkpoint, summed(read("in", "payments")), [["in", "sums"]]).check()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lockgate import KafkaSink, KafkaSource
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.errors import Refused, TopicGone
 from lockgate.runtime import topicids
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.topicids import Ids, TopicIds, used_topics
 from support.checkpoints import make_logs
 

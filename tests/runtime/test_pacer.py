@@ -25,7 +25,7 @@ def slowly(row: Row) -> tuple[int]:
 def test_epochs_that_take_too_long_take_less(
     spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockgate.runtime.run.ROWS_FIRST", FIRST)
+    monkeypatch.setattr("lockgate.runtime.starting.ROWS_FIRST", FIRST)
     (topic,) = make_topics(kafka, unique("numbers"))
     send(kafka, topic, [{"number": number} for number in range(EVENTS)], partition=lambda event: event["number"] % 2)
     numbers = stream("numbers", KafkaSource(topic=topic, servers=kafka, value="number INT"))

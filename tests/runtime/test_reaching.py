@@ -8,11 +8,11 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files.system import as_os_error
 from lockgate.errors import Unreachable
-from lockgate.files.system import as_os_error
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.restarts import Ended
-from lockgate.runtime.run import reaching
+from lockgate.runtime.translating import reaching
 
 HDFS = Checkpoint(root="hdfs://name:8020/checkpoint")
 REFUSED = """An error occurred while calling o59.exists.

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, plan, run, stream
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.errors import Refused
-from lockgate.kafka.topics import create_topics
 from lockgate.planner import physical
 from lockgate.runtime.progress import Progress
 from support.records import read_json, send

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate import run
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.stateread import kept_partitions
 from lockgate.cli.jobfile import load_job
 from lockgate.cli.main import main
 from lockgate.errors import Failed, Refused
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.stateread import kept_partitions
 
 FILE = str(Path(__file__).with_name("rescaled_job.py"))
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +38,7 @@ def feed(root: Path, first: int, count: int) -> None:
 
 
 def rows_of(root: Path, kind: str, table: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(root / f"{kind}.db") as database:
+    with closing(sqlite3.connect(root / f"{kind}.db")) as database:
         names = [row[1] for row in database.execute(f"PRAGMA table_info({table})") if not row[1].startswith("_")]
         return sorted(database.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall())
 
@@ -96,7 +97,7 @@ def test_steps_in_python_go_on_where_they_were(
     assert place.command(9, "--yes") == 2
     # Interrupted before the ledger has followed: the same.
     with monkeypatch.context() as broken:
-        broken.setattr("lockgate.runtime.lifecycle.rescaling.moved_on", _fail)
+        broken.setattr("lockgate.checkpoints.rescaling.moved_on", _fail)
         assert place.command(7, "--yes") == 1
     assert checkpoint.epochs("commits")[-1] == last + 1
     feed(tmp_path, 300, 10)

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from lockgate import FileSink, FileSource, Guarantee, Job, SqliteSink, plan, read_files, run, stream
 from lockgate.commit.followers import Followers
 from lockgate.commit.lastresource import LastResource
+from lockgate.connectors.sqlite.sink import SqliteResource
 from lockgate.errors import EpochFailed, LedgerMismatch
-from lockgate.sinks.sqlite import SqliteResource
 
 pytestmark = pytest.mark.spark
 

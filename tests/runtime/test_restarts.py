@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from lockgate.connectors.kafka.wire import NoBroker
+from lockgate.connectors.kafka.writer import RecordRefused
 from lockgate.errors import (
     BadJob,
     BadMachine,
@@ -26,8 +28,6 @@ from lockgate.errors import (
     UnparsableValue,
     Unreachable,
 )
-from lockgate.kafka.wire import NoBroker
-from lockgate.kafka.writer import RecordRefused
 from lockgate.runtime.restarts import PERSON as DECIDE
 from lockgate.runtime.restarts import ROW_FAILURES_MAX, Ended, GiveUp, Restarts
 
@@ -132,7 +132,7 @@ def test_the_same_failure_again_and_again_is_the_end() -> None:
     assert isinstance(restarts.after(ended(Failed, what="another one"), 0.0), float)
     told = [restarts.after(ended(Failed), 0.0) for _ in range(4)]
     assert [isinstance(one, GiveUp) for one in told] == [False] * 3 + [True]
-    assert told[-1] == GiveUp("it has failed in the same way 4 times in a row")
+    assert told[-1] == GiveUp("it failed in the same way 4 times in a row")
 
 
 def test_the_same_failure_with_epochs_in_between_is_not() -> None:

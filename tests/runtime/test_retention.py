@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.runtime.lifecycle.history import look_at
-from lockgate.runtime.lifecycle.tree import LocalTree
+from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.tree import LocalTree
 from support.process import LOCKGATE, run
 from support.waiting import PATIENCE_SECONDS
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from lockgate import FileSource
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files import inbox
+from lockgate.connectors.files.inbox import Facts, look_below
 from lockgate.errors import BadJob, Failed, Refused, SourceChanged
-from lockgate.files import inbox
-from lockgate.files.inbox import Facts, look_below
 from lockgate.runtime import sourcefiles
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
 
 SPARK = cast(Any, object())  # nothing here lies on Hadoop's file systems
@@ -118,7 +118,7 @@ def test_a_checkpoint_without_notes_is_compared_by_times(planned: Planned) -> No
 def test_sizes_are_known_after_notes_were_summed_up(
     notes: int, planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockgate.runtime.sourcefiles._NOTES_MAX", notes)
+    monkeypatch.setattr("lockgate.runtime.filenotes._NOTES_MAX", notes)
     files, put = planned.start(), [planned.put(str(epoch)) for epoch in range(5)]
     for epoch, file in enumerate(put):
         planned.read(files, epoch, file)
@@ -310,7 +310,7 @@ def test_a_file_is_not_archived_where_it_would_be_read_again(planned: Planned) -
     source.columns("here")
     files, file = planned.open(source), planned.put("orders/orders/1")
     planned.read(files, 0, file)
-    with pytest.raises(Failed, match="done/orders/orders/1, where it would be read again"):
+    with pytest.raises(Failed, match=r"in its archive .*done/orders/orders/1 the job would read it again"):
         files.look()
     assert file.exists()
 
@@ -344,7 +344,7 @@ def test_a_file_stays_until_a_second_pass_has_read_it_too(planned: Planned) -> N
 def test_what_is_gone_is_forgotten_when_notes_are_summed_up_and_not_in_every_epoch(
     planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sourcefiles, "_NOTES_MAX", 3)
+    monkeypatch.setattr("lockgate.runtime.filenotes._NOTES_MAX", 3)
     monkeypatch.setattr(sourcefiles, "_PAUSE_SHARE_EPOCH", 0)  # look at all files in every epoch
     forgotten, forget = [], SourceFiles._forget
 
@@ -430,7 +430,7 @@ def test_a_file_that_changed_before_the_first_epoch_was_noted_is_read_as_it_is_n
     planned.log(0, file)
     planned.plan(0)
     os.utime(file, (5, 5))
-    with pytest.raises(SourceChanged, match="between being listed and being read"):
+    with pytest.raises(SourceChanged, match="after it was listed and before it was read"):
         files.plan(0)
     again = planned.start()
     again.plan(0)
@@ -475,7 +475,7 @@ def test_a_link_in_the_directory_leads_nothing_outside_to_be_cleaned_up(
     files.clean()
     assert (outside / "victim").read_text() == "precious"
     assert not own.exists(), "the others are cleaned up"
-    assert "is processed and is left alone" in caplog.text
+    assert "is processed and stays where it is" in caplog.text
 
 
 def test_a_link_in_the_archive_takes_no_file_outside(planned: Planned, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,24 +17,24 @@ ORDERS, PAYMENTS = Listed("orders", "topic orders"), Listed("payments", "topic p
             [ORDERS, PAYMENTS],
             [PAYMENTS, ORDERS],
             (
-                "they were read in the order 'orders' (topic orders), 'payments' (topic payments), and are in the order"
-                " 'payments' (topic payments), 'orders' (topic orders) now"
+                "they were read in the order 'orders' (topic orders), 'payments' (topic payments), and now in the order"
+                " 'payments' (topic payments), 'orders' (topic orders)"
             ),
         ),
         (
             [ORDERS, PAYMENTS],
             [ORDERS, Listed("payments", "topic paid")],
-            "where 'payments' (topic paid) is now, 'payments' (topic payments) was",
+            "'payments' (topic paid) is now in the place of 'payments' (topic payments)",
         ),
         (
             [ORDERS],
             [ORDERS, PAYMENTS],
-            "'orders' (topic orders) were read, and 'orders' (topic orders), 'payments' (topic payments) are now",
+            "'orders' (topic orders) were read, and now 'orders' (topic orders), 'payments' (topic payments)",
         ),
         (
             [ORDERS],
             [ORDERS, ORDERS],
-            "'orders' (topic orders) were read, and 'orders' (topic orders), 'orders' (topic orders) are now",
+            "'orders' (topic orders) were read, and now 'orders' (topic orders), 'orders' (topic orders)",
         ),
     ],
 )

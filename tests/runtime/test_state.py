@@ -260,7 +260,7 @@ def test_a_first_epoch_that_is_repeated_begins_with_the_same(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "error", "match"),
     [
-        ('{"key": ["a"]}', Refused, "line 1 of the initial state is none"),
+        ('{"key": ["a"]}', Refused, "line 1 of the initial state is not a key"),
         ('\n{"key": ["a", 1], "state": {}}', Refused, "line 2 .* a key of 1"),
         ('{"key": ["a"], "state": {"total": "many"}}', FunctionFailed, "state 'total' holds BIGINT"),
         ('{"key": ["a"], "state": {"total": 1}}\n' * 2, FunctionFailed, "two initial states are given"),
@@ -391,7 +391,7 @@ def test_steps_that_have_changed_places_are_refused_before_one_reads_the_state_o
     with pytest.raises(Refused, match=r"where that of step '(one|two)' would be, is that of step '(one|two)'"):
         work(rows(6, "two", "one"), tmp_path)
     for names in (("two",), ("new", "one", "two")):
-        with pytest.raises(Refused, match="steps with state were added to the job, or taken away"):
+        with pytest.raises(Refused, match="steps with state were added to the job, or removed"):
             work(rows(6, *names), tmp_path)
     _, sink = work(rows(6, "one", "two"), tmp_path)
     assert [(row["one_total"], row["two_total"]) for row in sink.rows] == [(3, 3), (5, 5), (7, 7)]
@@ -432,12 +432,12 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
 
     job("2 seconds", "4 seconds")
     with pytest.raises(
-        Refused, match=r"'2 seconds' was tumbling 2 seconds, .*, and '4 seconds' in its place is tumbling 4"
+        Refused, match=r"'2 seconds' was tumbling 2 seconds, .*, but '4 seconds' in its place is tumbling 4"
     ):
         job("4 seconds", "2 seconds")
-    with pytest.raises(Refused, match=r"total=sum.v. over MemorySource, and .* total=sum.n. over MemorySource"):
+    with pytest.raises(Refused, match=r"total=sum.v. over MemorySource, but .* total=sum.n. over MemorySource"):
         job("2 seconds", "4 seconds", total="sum(n)")
-    with pytest.raises(Refused, match="it has 2 seconds, 4 seconds, and the job has 2 seconds"):
+    with pytest.raises(Refused, match="it has 2 seconds, 4 seconds, but the job has 2 seconds"):
         job("2 seconds")
     job("2 seconds", "4 seconds", total="  sum(v)", count=12)
 
@@ -445,7 +445,7 @@ def test_native_windows_that_have_changed_or_changed_places_are_refused_before_a
 @pytest.mark.slow
 def test_another_number_of_tasks_is_refused_before_anything_runs(tmp_path: Path) -> None:
     work(read(make_events(6)).key_by("k").rolling(total="sum(v)", name="sums"), tmp_path)
-    with pytest.raises(Refused, match=r"dealt out to 2 tasks, and .parallel\(3\) asks for 3") as refused:
+    with pytest.raises(Refused, match=r"has 2 partitions, and .parallel\(3\) asks for 3") as refused:
         work(read(make_events(9)).key_by("k").parallel(3).rolling(total="sum(v)", name="sums"), tmp_path)
     assert ".parallel(2)" in refused.value.fix
     _, sink = work(read(make_events(7)).key_by("k").parallel(2).rolling(total="sum(v)", name="sums"), tmp_path)
@@ -459,7 +459,7 @@ def test_another_number_of_tasks_is_refused_before_anything_runs(tmp_path: Path)
 def test_another_time_is_refused_before_anything_runs(tmp_path: Path) -> None:
     work(read(make_events(6)).key_by("k").parallel(1).process(Totals(), name="totals"), tmp_path)
     timed = read(make_events(9)).event_time("at", lateness="1 second")
-    with pytest.raises(Refused, match="moved by no time, and would be moved by event time now"):
+    with pytest.raises(Refused, match="uses no time, and would use event time now"):
         work(timed.key_by("k").parallel(1).process(Totals(), name="totals"), tmp_path)
 
 
@@ -476,7 +476,7 @@ def test_native_windows_whose_passes_have_changed_are_refused(tmp_path: Path) ->
 
     job("short", "short too", "long")
     with pytest.raises(
-        Refused, match=r"'short' was tumbling 2 seconds, .*, and 'long' in its place is tumbling 4 seconds"
+        Refused, match=r"'short' was tumbling 2 seconds, .*, but 'long' in its place is tumbling 4 seconds"
     ):
         job("short", "long", "short too")
     job("short", "short too", "long")

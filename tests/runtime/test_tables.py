@@ -28,19 +28,19 @@ from lockgate import (
     stream,
     table,
 )
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.connectors.files.reading import committed_files
+from lockgate.connectors.files.system import HadoopSystem, LocalSystem, System
 from lockgate.dataflow.table import TableRows
 from lockgate.errors import Failed, LockgateError, Refused
 from lockgate.faultpoints import Fault, as_environment
-from lockgate.files.reading import committed_files
-from lockgate.files.system import HadoopSystem, LocalSystem, System
+from lockgate.lab.services.hdfs import Hdfs
+from lockgate.lab.services.postgres import Postgres
 from lockgate.runtime import tablereading
 from lockgate.runtime import tables as refreshing
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.runtime.snapshots import Snapshot, SnapshotLog, take_snapshot
 from lockgate.runtime.tablereading import read_snapshot
 from lockgate.runtime.tables import Refresher, Tables
-from lockgate.services.hdfs import Hdfs
-from lockgate.services.postgres import Postgres
 from support.files import put
 from support.process import program, run
 from support.runs import live, run_to_the_end, wait_for_run
@@ -411,7 +411,7 @@ def test_a_checkpoint_where_nothing_can_be_put_in_place_once_is_refused(spark: S
     graph = plan(Job("rated", joined.to("out", MemorySink()), guarantee=Guarantee.AT_LEAST_ONCE)).logical
     tables = Tables(graph.nodes, spark)
     try:
-        with pytest.raises(Refused, match="s3a://bucket/checkpoint lies on a store"):
+        with pytest.raises(Refused, match="s3a://bucket/checkpoint is on a store"):
             tables.open(Checkpoint(root="s3a://bucket/checkpoint", spark=spark))
     finally:
         tables.close()

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, Mode, Run, stream, write_stream
+from lockgate.connectors.kafka.topics import create_topics, delete_topics, existing_topics
 from lockgate.errors import Refused, TopicGone
-from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
+from lockgate.lab.services.stack import Stack
 from lockgate.runtime import topicids
-from lockgate.services.stack import Stack
 from support.records import count_ids, make_topics, send, unique
 from support.runs import live, run_to_the_end, wait_for_run
 from support.waiting import wait_for

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kafka import KafkaAdminClient, TopicPartition
 from lockgate import ConsoleSink, KafkaSink, write_stream
+from lockgate.checkpoints.holding import is_held
+from lockgate.checkpoints.marker import is_marked
+from lockgate.checkpoints.tree import LocalTree
 from lockgate.cli import main as cli
+from lockgate.connectors.kafka.topics import create_topics
 from lockgate.errors import BadJob, Refused
-from lockgate.kafka.topics import create_topics
 from lockgate.runtime.gaps import Gaps
-from lockgate.runtime.lifecycle.holding import is_held
-from lockgate.runtime.lifecycle.marker import is_marked
-from lockgate.runtime.lifecycle.tree import LocalTree
 from lockgate.spark.session import KEEPS_RETRIES_TRUE
 from support.records import make_topics, read, send, unique
 from support.waiting import wait_for
@@ -280,10 +280,10 @@ PLAIN_PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
 from lockgate import KafkaSink, write_stream
-from lockgate.spark.jars import connector_jars
+from lockgate.provision.kafkajars import kafka_jars
 
 servers, name, place = sys.argv[1:]
-spark = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(map(str, connector_jars())))
+spark = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(map(str, kafka_jars())))
 spark = spark.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").getOrCreate()
 read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", f"{name}-in")
 frame = read.option("startingOffsets", "earliest").load().select("key", "value")

@@ -114,4 +114,5 @@ def test_closing_ends_all(opened: Open) -> None:
     callers[0].sendall(b"one\n")
     assert callers[0].recv(100) == b"one\n"
     reception.close()
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "test"], "its thread lives on"
     assert count_open(callers, seconds=_LINE_SECONDS) == 0

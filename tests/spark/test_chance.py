@@ -98,6 +98,12 @@ def test_what_only_spark_can_see_in_sql_stops_the_job_at_its_start(
     assert "test_chance.py:" in refused.value.where
 
 
+def test_an_expression_that_spark_has_for_tables_only_is_named_with_a_fix(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match="Spark refuses the query of job") as refused:
+        run_into_memory(tmp_path, numbers().select("id", number="monotonically_increasing_id()"))
+    assert refused.value.fix.startswith("remove monotonically_increasing_id() from the steps")
+
+
 def test_a_text_that_sounds_like_a_moment_is_taken_as_a_text(tmp_path: Path) -> None:
     rows = numbers().select("id", name="CAST(id AS STRING)", user="id").select("id", "user", is_now="name = 'now'")
     (found,) = run_into_memory(tmp_path, rows)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lockgate.connectors.rejects import Rejection
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.failures import find_failure
 from lockgate.operators.fanout import Ending, Joined, Score, Tally
-from lockgate.sources.rejects import read_rejection
 from lockgate.spark import fanout
 from lockgate.spark.fanout import STAMP, FanOutStep, Tallies, join_batch
 from lockgate.spark.functions import RowError
@@ -55,7 +55,7 @@ class Told:
 
 
 def fan(
-    rejects: Told | None = None, *, goes_on: bool = True, has_stamps: bool = False, **functions: Callable[[Any], Any]
+    *, puts_aside: bool = False, goes_on: bool = True, has_stamps: bool = False, **functions: Callable[[Any], Any]
 ) -> FanOutStep:
     return FanOutStep(
         name="scores",
@@ -66,14 +66,28 @@ def fan(
         goes_on_partial=goes_on,
         identity=repr(functions),
         tallies=Told(),  # type: ignore[arg-type]
-        rejects=rejects,  # type: ignore[arg-type]
+        puts_aside=puts_aside,
         has_stamps=has_stamps,
     )
 
 
+def join(
+    batch: pa.RecordBatch,
+    step: FanOutStep,
+    names: tuple[str, ...],
+    schema: pa.Schema,
+    tally: Tally,
+    *,
+    aside: list[Rejection] | None = None,
+    watch: Any = None,
+) -> pa.RecordBatch:
+    """The rows of a batch; what is put aside is added."""
+    return join_batch(batch, step, names, schema, tally, [] if aside is None else aside, watch)
+
+
 def test_scores_stand_beside_the_columns_of_the_event_which_come_back_as_they_were() -> None:
     tally = Tally()
-    made = join_batch(BATCH, fan(a=lambda row: row.v * 2, b=lambda row: row.at.hour / 2), NAMES, SCHEMA, tally)
+    made = join(BATCH, fan(a=lambda row: row.v * 2, b=lambda row: row.at.hour / 2), NAMES, SCHEMA, tally)
     rows = made.to_pylist()
     assert made.schema == SCHEMA
     assert made.select(list(NAMES)).to_pylist() == BATCH.to_pylist()
@@ -90,7 +104,7 @@ def test_what_fails_or_is_not_of_its_type_is_missing_with_the_reason() -> None:
         return {1: "many", 2: 2**40, 3: 3}[row.v]
 
     tally = Tally()
-    rows = join_batch(BATCH, fan(a=by_type, b=lambda row: 1 / (row.v - 1)), NAMES, SCHEMA, tally).to_pylist()
+    rows = join(BATCH, fan(a=by_type, b=lambda row: 1 / (row.v - 1)), NAMES, SCHEMA, tally).to_pylist()
     assert [(row["a"], row["b"], row["missing"]) for row in rows] == [
         (None, None, ["a", "b"]),
         (None, 1.0, ["a"]),
@@ -103,11 +117,11 @@ def test_what_fails_or_is_not_of_its_type_is_missing_with_the_reason() -> None:
 
 
 def test_an_event_that_must_be_whole_becomes_a_letter_and_the_others_go_on() -> None:
-    aside = Told()
-    step = fan(aside, goes_on=False, a=lambda row: row.v, b=lambda row: 1 / (row.v - 2))
-    rows = join_batch(BATCH, step, NAMES, SCHEMA, Tally()).to_pylist()
+    aside: list[Rejection] = []
+    step = fan(puts_aside=True, goes_on=False, a=lambda row: row.v, b=lambda row: 1 / (row.v - 2))
+    rows = join(BATCH, step, NAMES, SCHEMA, Tally(), aside=aside).to_pylist()
     assert [(row["v"], row["b"]) for row in rows] == [(1, -1.0), (3, 1.0)]
-    (letter,) = map(read_rejection, aside.value)
+    (letter,) = aside
     assert (letter.step, letter.reason) == ("scores", "b is missing: ZeroDivisionError: division by zero")
     assert letter.position is not None
     assert (letter.position["at"], letter.is_final) == (41, False)
@@ -128,11 +142,12 @@ def test_a_row_that_workers_died_with_is_given_to_no_function_and_follows_the_po
         return int(row.v)
 
     watch: Any = Death()
-    rows = join_batch(BATCH, fan(a=note, b=lambda row: 0.0), NAMES, SCHEMA, Tally(), watch).to_pylist()
+    rows = join(BATCH, fan(a=note, b=lambda row: 0.0), NAMES, SCHEMA, Tally(), watch=watch).to_pylist()
     assert rows[2]["why_missing"] == ["its worker died"] * 2
-    aside = Told()
-    join_batch(BATCH, fan(aside, goes_on=False, a=note, b=lambda row: 0.0), NAMES, SCHEMA, Tally(), watch)
-    (letter,) = map(read_rejection, aside.value)
+    aside: list[Rejection] = []
+    step = fan(puts_aside=True, goes_on=False, a=note, b=lambda row: 0.0)
+    join(BATCH, step, NAMES, SCHEMA, Tally(), aside=aside, watch=watch)
+    (letter,) = aside
     assert letter.is_final
     assert given == [1, 2, 1, 2]
 
@@ -143,7 +158,7 @@ def test_a_row_that_python_cannot_have_stops_the_job_where_nobody_takes_letters(
         names=list(NAMES),
     )
     with pytest.raises(RowError) as caught:
-        join_batch(far, fan(a=lambda row: 1, b=lambda row: 1.0), NAMES, SCHEMA, Tally())
+        join(far, fan(a=lambda row: 1, b=lambda row: 1.0), NAMES, SCHEMA, Tally())
     found = find_failure(str(caught.value))
     assert found is not None
     assert (found.at, found.where) == (40, "fan_out 'scores', declared at job.py:7")
@@ -158,7 +173,7 @@ def test_reasons_are_short_and_a_value_that_cannot_be_shown_fails_alone() -> Non
     def unfit(row: Any) -> Any:
         return {1: "x" * 5_000_000, 2: Shy(), 3: "\ud800"}[row.v]
 
-    rows = join_batch(BATCH, fan(a=unfit, b=lambda row: 1.0), NAMES, SCHEMA, Tally()).to_pylist()
+    rows = join(BATCH, fan(a=unfit, b=lambda row: 1.0), NAMES, SCHEMA, Tally()).to_pylist()
     assert [(row["missing"], row["b"]) for row in rows] == [(["a"], 1.0)] * 3
     assert all("is not of type int32" in row["why_missing"][0] for row in rows)
     assert max(len(row["why_missing"][0]) for row in rows) < 500
@@ -173,7 +188,7 @@ def test_how_long_events_have_waited_is_told_by_the_stamps_of_their_source(has_s
     schema = pa.schema([*batch.schema, *list(SCHEMA)[len(NAMES) :]])
     tally = Tally(began=NOON.timestamp())
     step = fan(has_stamps=has_stamps, a=lambda row: row.v, b=lambda row: 1.0)
-    join_batch(batch, step, (*NAMES, STAMP), schema, tally)
+    join(batch, step, (*NAMES, STAMP), schema, tally)
     report = tally.publish(NOON.timestamp() + 10).report()
     assert (report["events"], report["stamped"]) == (3, stamped), "Kafka has -1 for a record without a time"
     if has_stamps:
@@ -184,7 +199,7 @@ def test_a_stamp_that_is_no_time_any_more_is_none() -> None:
     batch = BATCH.append_column(STAMP, pa.array(["a", "b", "c"]))
     schema = pa.schema([*batch.schema, *list(SCHEMA)[len(NAMES) :]])
     tally = Tally()
-    join_batch(batch, fan(has_stamps=True, a=lambda row: 1, b=lambda row: 1.0), (*NAMES, STAMP), schema, tally)
+    join(batch, fan(has_stamps=True, a=lambda row: 1, b=lambda row: 1.0), (*NAMES, STAMP), schema, tally)
     assert tally.publish(1.0).report()["stamped"] == 0
 
 
@@ -207,7 +222,7 @@ def test_calls_that_hang_are_bounded_where_queries_take_turns_in_a_process(no_ma
         for query in ("one", "other")
     ]
     for turn in range(12):
-        join_batch(BATCH.slice(0, 1), steps[turn % 2], NAMES, SCHEMA, Tally())
+        join(BATCH.slice(0, 1), steps[turn % 2], NAMES, SCHEMA, Tally())
     hanging = [machine.running["a"] for machine in fanout._machines.values()]
     assert hanging == [2, 2], "twice as many as may be in flight, for each of the two functions"
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+from lockgate.connectors.rejects import Rejection, read_rejection
 from lockgate.dataflow.endpoints import POSITION
 from lockgate.failures import RowFailure, find_failure
 from lockgate.signing import driver_signer
-from lockgate.sources.rejects import read_rejection
 from lockgate.spark.functions import RowError, RowStep, _apply_batch
 
 PLACE = pa.struct([("source", pa.string()), ("part", pa.string()), ("at", pa.int64()), ("child", pa.list_(pa.int32()))])
@@ -26,7 +26,7 @@ BATCH = pa.record_batch(
 
 def apply(function: Callable[..., Any], kind: str, schema: pa.Schema, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     step = RowStep(function=function, kind=kind, name="m", where="map 'm', declared at job.py:7", columns=columns)
-    return list(_apply_batch(BATCH, step, ("v", POSITION), (POSITION,), schema).to_pylist())
+    return list(_apply_batch(BATCH, step, ("v", POSITION), (POSITION,), schema, []).to_pylist())
 
 
 def apply_map(function: Callable[..., Any], kind: str = "map") -> list[dict[str, Any]]:
@@ -118,24 +118,14 @@ def test_a_failure_survives_being_wrapped_in_other_text() -> None:
     assert "A function failed on the row from orders, orders-000002, offset 40" in str(found.as_error())
 
 
-class Aside:
-    """Takes rejections, as an accumulator of Spark's does."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def add(self, texts: list[str]) -> None:
-        self.told += texts
-
-
 def tolerant(function: Callable[..., Any], kind: str = "map", batch: pa.RecordBatch = BATCH) -> tuple[list[Any], Any]:
     """What comes out, and what is put aside, where nothing stops the job."""
-    aside, columns = Aside(), () if kind == "where" else ("w",)
-    rejects: Any = aside
-    step = RowStep(function=function, kind=kind, name="m", where="here", columns=columns, rejects=rejects)
+    aside: list[Rejection] = []
+    columns = () if kind == "where" else ("w",)
+    step = RowStep(function=function, kind=kind, name="m", where="here", columns=columns, puts_aside=True)
     schema = batch.schema if kind == "where" else pa.schema([("w", pa.int32()), (POSITION, PLACE)])
-    made = _apply_batch(batch, step, tuple(batch.schema.names), (POSITION,), schema)
-    return made.column(0).to_pylist(), [read_rejection(text) for text in aside.told]
+    made = _apply_batch(batch, step, tuple(batch.schema.names), (POSITION,), schema, aside)
+    return made.column(0).to_pylist(), [read_rejection(one.facts, one.whole) for one in aside]
 
 
 class Lazy(Mapping[str, int]):
@@ -196,8 +186,7 @@ def test_a_long_reason_is_cut_so_that_its_letter_fits_somewhere() -> None:
 
 def test_a_column_of_the_authors_own_that_is_called_like_the_place_is_no_place() -> None:
     batch = pa.record_batch([pa.array([1, 2]), pa.array(["51 N", "52 N"])], names=["v", POSITION])
-    aside = Aside()
-    rejects: Any = aside
-    step = RowStep(function=lambda row: 1 // 0, kind="map", name="m", where="here", columns=("w",), rejects=rejects)
-    _apply_batch(batch, step, ("v", POSITION), (), pa.schema([("w", pa.int32())]))
-    assert [read_rejection(text).position for text in aside.told] == [None, None]
+    aside: list[Rejection] = []
+    step = RowStep(function=lambda row: 1 // 0, kind="map", name="m", where="here", columns=("w",), puts_aside=True)
+    _apply_batch(batch, step, ("v", POSITION), (), pa.schema([("w", pa.int32())]), aside)
+    assert [one.position for one in aside] == [None, None]

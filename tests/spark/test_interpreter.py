@@ -24,7 +24,7 @@ def test_what_spark_puts_in_front_is_taken_off_and_all_else_stays(cache: Path) -
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*spark, "/mine", "/yours"])}
     told = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout.splitlines()
     assert told[0] == sys.executable
-    assert told[1:4] == ["", "/mine", "/yours"]
+    assert told[1:3] == ["/mine", "/yours"], "and not the working directory"
     assert not {*spark} & {*told}
     assert told[-1] == "a b"
 
@@ -34,6 +34,18 @@ def test_a_path_without_them_stays_as_it_is(cache: Path) -> None:
     words = [local_python(), "-c", "import sys; print(*sys.path, sep='\\n')"]
     environ = {**os.environ, "PYTHONPATH": "/mine"}
     assert "/mine" in subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["lockgate", "pyspark", "hmac"])
+def test_a_module_of_another_user_in_the_working_directory_is_not_run(name: str, cache: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / f"{name}.py").write_text("from pathlib import Path\nPath('planted').touch()\n")
+    for python, is_run in ((local_python(), False), (sys.executable, True)):
+        words = [python, "-m", "lockgate.hooks" if name == "lockgate" else name]
+        subprocess.run(words, cwd=shared, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+        assert (shared / "planted").exists() is is_run
 
 
 def test_it_is_written_once(cache: Path) -> None:

@@ -5,6 +5,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -31,12 +32,13 @@ from lockgate import (
     value,
     windows,
 )
-from lockgate.errors import BadJob, FunctionFailed, Refused
-from lockgate.failures import find_failure
+from lockgate.errors import BadJob, CheckpointDamaged, FunctionFailed, Refused
+from lockgate.failures import Carried, find_error, find_failure
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Values
 from lockgate.operators.pages import Pages
+from lockgate.spark.bucket import BucketRun, Place
 from lockgate.spark.functions import RowError
-from lockgate.spark.keyed import Place, _Run, buckets_of
+from lockgate.spark.packing import buckets_of
 from support.runs import run_to_the_end
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,10 +92,10 @@ class Counted:
         self.total += more
 
 
-def engine(kind: pa.DataType, dropped: Any = None) -> _Run:
+def engine(kind: pa.DataType, dropped: Any = None) -> BucketRun:
     schema = PLACED.append(pa.field("k", kind)).append(pa.field("v", pa.int32()))
     told = pa.schema([("k", kind), ("seen", pa.list_(pa.int32()))])
-    return _Run(
+    return BucketRun(
         operator=Collect(),
         place=Place("collect", frozenset({"collect"}), is_known=False),
         where="test",
@@ -103,18 +105,18 @@ def engine(kind: pa.DataType, dropped: Any = None) -> _Run:
         kept=(),
         sides={0: told},
         dropped=dropped,
-        declared={},
+        declared={"parts": {}, "states": {}},
         initial=None,
-        rejects=None,
+        puts_aside=False,
     )
 
 
-def packed(rows: Iterable[tuple[Any, ...]], run: _Run) -> bytes:
+def packed(rows: Iterable[tuple[Any, ...]], run: BucketRun) -> bytes:
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), run.schema, strict=True)]
     return bytes(pa.RecordBatch.from_arrays(columns, schema=run.schema).serialize().to_pybytes())
 
 
-def take(run: _Run, cells: Cells, *batches: bytes) -> list[tuple[Any, list[int]]]:
+def take(run: BucketRun, cells: Cells, *batches: bytes) -> list[tuple[Any, list[int]]]:
     schema = run.sides[0]
     made = [value for _, value in run.take(batches, Pages(cells), 0, 0)]
     rows = [row for one in made for row in pa.ipc.read_record_batch(pa.py_buffer(one), schema).to_pylist()]
@@ -183,6 +185,21 @@ def test_what_raises_names_the_place_of_its_row_and_leaves_the_state_alone() -> 
     assert failure is not None
     assert (failure.part, failure.at, failure.reason) == ("orders, p-1", 5, "there is no value")
     assert pickle.dumps(cells) == before
+
+
+def test_state_that_cannot_be_read_is_named_with_its_step_and_checkpoint() -> None:
+    run = replace(engine(pa.string()), checkpoint="/checkpoint")
+    row = packed([(1, "orders", "p-1", 3, None, "a", 1)], run)
+    for cell in (f"page {-(2**63)}", "index"):
+        cells = Cells({cell: pickle.dumps(print)})
+        with pytest.raises(Carried) as carried:
+            run.take([row], run.open(cells), 0, 0)
+        error = find_error(str(carried.value))
+        assert isinstance(error, CheckpointDamaged)
+        assert (
+            error.what == f"cell '{cell}' of the state cannot be read: it names builtins.print, which is no plain data"
+        )
+        assert error.where == "test; checkpoint /checkpoint"
 
 
 def test_only_late_rows_are_counted_as_dropped() -> None:
@@ -411,7 +428,7 @@ def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: P
         run_outputs(tmp_path, counted.to("out", sink))
 
     run_over(2, 35)
-    with pytest.raises(Refused, match=r"dealt out to 2 tasks, and \.parallel\(5\) asks for 5"):
+    with pytest.raises(Refused, match=r"has 2 partitions, and \.parallel\(5\) asks for 5"):
         run_over(5, 70)
     run_over(2, 70)
     assert {(row.v, row.n) for row in sink.rows} == {(v, v // 7 + 1) for _, v in rows}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockgate.spark.java import Java, find_java
+from lockgate.provision.java import Java, find_java
 from lockgate.spark.localfiles import LOCAL_FILES, local_files
 
 if TYPE_CHECKING:

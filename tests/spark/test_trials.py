@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from lockgate.sources.rejects import Rejects
+from lockgate.connectors.rejects import Rejects
 from lockgate.spark.trials import can_fail, select_tried, where_tried
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lockgate.commit.resource import Opening, Resource
-from lockgate.postgres.copying import CopyOrder
-from lockgate.sinks.postgres import PostgresSink
+from lockgate.connectors.postgres.copying import CopyOrder
+from lockgate.connectors.postgres.sink import PostgresSink
 
 KINDS = {
     "int16": "smallint",

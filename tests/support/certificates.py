@@ -19,12 +19,16 @@ class Authority:
 
     def server_context(self, name: str) -> ssl.SSLContext:
         """What a server of this name shows to its clients."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.issue(name))
+        return context
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate for a name, and its key."""
         issued = ("-CA", str(self.certificate), "-CAkey", str(self._key))
         named = ("-addext", f"subjectAltName=DNS:{name}", "-addext", "basicConstraints=critical,CA:FALSE")
         self._make(name, f"/CN={name}", *issued, *named)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._directory / f"{name}.pem", self._directory / f"{name}.key")
-        return context
+        return self._directory / f"{name}.pem", self._directory / f"{name}.key"
 
     def _make(self, file: str, subject: str, *options: str) -> None:
         out = ("-keyout", f"{self._directory}/{file}.key", "-out", f"{self._directory}/{file}.pem")

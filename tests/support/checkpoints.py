@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.runtime.lifecycle.facts import CheckpointFacts, look_at
-from lockgate.runtime.lifecycle.tree import LocalTree
-from lockgate.runtime.lifecycle.verifying import Finding, look_for_damage
+from lockgate.checkpoints.checkpoint import Checkpoint
+from lockgate.checkpoints.facts import CheckpointFacts, look_at
+from lockgate.checkpoints.tree import LocalTree
+from lockgate.checkpoints.verifying import Finding, look_for_damage
 
 CONF = {"spark.sql.shuffle.partitions": "2"}
 SNAPSHOTS = (2, 6, 10)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lockgate.commit.ledger import Entry
-from lockgate.files.compaction import Compaction, Limits, Target, run_compaction
-from lockgate.files.log import ManifestLog
-from lockgate.files.manifest import Group
-from lockgate.files.reading import committed_files
-from lockgate.files.store import FileStore, directory_of
-from lockgate.files.system import LocalSystem, System
+from lockgate.connectors.files.compaction import Compaction, Limits, Target, run_compaction
+from lockgate.connectors.files.log import ManifestLog
+from lockgate.connectors.files.manifest import Group
+from lockgate.connectors.files.reading import committed_files
+from lockgate.connectors.files.store import FileStore, directory_of
+from lockgate.connectors.files.system import LocalSystem, System
 
 JOB = "payments"
 SCHEMA = "n INT"

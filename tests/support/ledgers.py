@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 
 from lockgate.commit.mending import MendableLedger
-from lockgate.files.mending import FileLedger
-from lockgate.postgres.mending import PostgresLedger
-from lockgate.sinks.sqlite import SqliteLedger
+from lockgate.connectors.files.mending import FileLedger
+from lockgate.connectors.postgres.mending import PostgresLedger
+from lockgate.connectors.sqlite.sink import SqliteLedger
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
 from lockgate import MqttSource
-from lockgate.services import ports
+from lockgate.lab.services import ports
+from support.certificates import Authority
 from support.process import program, running
 from support.waiting import PATIENCE_SECONDS, wait_for
 
@@ -23,17 +24,21 @@ LOGIN = {"username": "meter", "password": "s3cret"}
 class Broker:
     """A broker with one user; its sessions end with it."""
 
-    def __init__(self, folder: Path, window: int) -> None:
-        self.folder, self.window = folder, window
+    def __init__(self, folder: Path, window: int, authority: Authority | None) -> None:
+        self.folder, self.window, self.authority = folder, window, authority
         name, password = LOGIN.values()
         (folder / "users").write_text(f"{name}:{PasswordHasher(time_cost=1, memory_cost=1024).hash(password)}\n")
         (self.port,) = ports.choose(1, random.Random())
         self._process = ExitStack()
 
     def start(self) -> None:
-        words = program("mqtt_broker", self.port, self.folder / "users", self.window)
+        words = program("mqtt_broker", self.port, self.folder / "users", self.window, *self._proof())
         process = self._process.enter_context(running(*words, cwd=self.folder, name="broker"))
         process.wait_for("the broker", lambda: process.printed == "ready\n")
+
+    def _proof(self) -> list[Path]:
+        """What a broker behind TLS shows, and whose certificates it asks for."""
+        return [] if self.authority is None else [*self.authority.issue("localhost"), self.authority.certificate]
 
     def stop(self) -> None:
         self._process.close()
@@ -53,7 +58,9 @@ class Broker:
     def _connected(self) -> Iterator[Client]:
         client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv311)
         client.username_pw_set(*LOGIN.values())
-        client.connect("127.0.0.1", self.port)
+        if self.authority is not None:
+            client.tls_set(str(self.authority.certificate), *map(str, self.authority.issue("publisher")))
+        client.connect("localhost", self.port)
         client.loop_start()
         try:
             wait_for("a connection", client.is_connected)
@@ -64,9 +71,13 @@ class Broker:
 
 
 @contextmanager
-def running_broker(folder: Path, window: int = 20) -> Iterator[Broker]:
-    """A broker that runs; it has as many messages in flight as Mosquitto has."""
-    broker = Broker(folder, window)
+def running_broker(folder: Path, window: int = 20, authority: Authority | None = None) -> Iterator[Broker]:
+    """A broker that runs; it has as many messages in flight as Mosquitto has.
+
+    Args:
+        authority: with one, the broker has TLS, and asks clients for a certificate.
+    """
+    broker = Broker(folder, window, authority)
     broker.start()
     try:
         yield broker

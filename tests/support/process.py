@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import psutil
 
-from lockgate.services.processes import Mark
+from lockgate.lab.services.processes import Mark
 from support.waiting import PATIENCE_SECONDS, wait_for
 
 LOCKGATE = (sys.executable, "-m", "lockgate.cli.main")

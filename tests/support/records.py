@@ -8,7 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from lockgate.kafka.topics import create_topics
+
+from lockgate.connectors.kafka.topics import create_topics
 from support.waiting import PATIENCE_SECONDS, Patience, wait_for
 
 

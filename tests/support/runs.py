@@ -9,13 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lockgate import Job, Run, run
+from lockgate import Job, Run
+from lockgate.runtime.options import Options
+from lockgate.runtime.starting import launch
 from support.waiting import wait_for
 
 
 def start(job: Job, place: Path, **options: Any) -> Run:
-    """Start a job in a directory."""
-    return run(job, **{"checkpoint": str(place / "checkpoint"), "log_file": place / "spark.log", **options})
+    """Start a job in a directory; with until_caught_up= wait for the end, unless wait=False."""
+    wait = options.pop("wait", True)
+    beside = {name: options.pop(name) for name in ("stepper", "job_file", "meter") if name in options}
+    places = {"checkpoint": str(place / "checkpoint"), "log_file": place / "spark.log"}
+    started = launch(job, Options(**{**places, **options}), **beside)
+    if options.get("until_caught_up") and wait:
+        started.wait()
+    return started
 
 
 def run_to_the_end(job: Job, place: Path, **options: Any) -> Run:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -31,11 +32,10 @@ from kafka.admin import (
     ResourceType,
 )
 
-from kafka import KafkaAdminClient
-from lockgate.services import ports
-from lockgate.services.kafka import KafkaCluster, Node, server_properties
-from lockgate.spark.jars import broker_jars
-from lockgate.spark.java import find_java
+from lockgate.lab.services import ports
+from lockgate.lab.services.kafka import KafkaCluster, Node, server_properties
+from lockgate.provision.jars import broker_jars
+from lockgate.provision.java import find_java
 from support.waiting import wait_for
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -94,9 +94,9 @@ class _Service:
 
 
 def _services(root: Path) -> dict[str, _Service]:
-    from lockgate.services.hdfs import Hdfs, new_hdfs
-    from lockgate.services.spark import SparkCluster
-    from lockgate.services.stack import Stack
+    from lockgate.lab.services.hdfs import Hdfs, new_hdfs
+    from lockgate.lab.services.spark import SparkCluster
+    from lockgate.lab.services.stack import Stack
 
     stack = Stack(root / "stack", brokers=1)
     hdfs: list[Hdfs] = []

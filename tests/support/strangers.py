@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 CLEAR_TEXT = struct.pack(">i", 3)
 MD5 = struct.pack(">i4s", 5, b"salt")
@@ -69,15 +70,44 @@ def _receive(caller: socket.socket, length: int) -> bytes:
 @contextmanager
 def stranger(question: bytes, context: ssl.SSLContext | None = None) -> Iterator[Stranger]:
     """Somebody who answers on the loopback interface, with TLS if there is a context."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        someone = Stranger(door, question, context)
-        thread = threading.Thread(target=someone.answer, daemon=True)
-        thread.start()
-        try:
-            yield someone
-        finally:
-            door.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
-            thread.join()
+    with socket.create_server(("127.0.0.1", 0)) as door, _answering(Stranger(door, question, context), door) as someone:
+        yield someone
+
+
+S = TypeVar("S", bound=Stranger)
+
+
+@contextmanager
+def _answering(someone: S, door: socket.socket) -> Iterator[S]:
+    thread = threading.Thread(target=someone.answer, daemon=True)
+    thread.start()
+    try:
+        yield someone
+    finally:
+        door.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
+        thread.join()
+
+
+class Listener(Stranger):
+    """Says nothing, and keeps what a caller sends first: a login, in MQTT."""
+
+    def __init__(self, door: socket.socket, context: ssl.SSLContext | None) -> None:
+        super().__init__(door, b"", context)
+
+    def _greet(self, caller: socket.socket) -> None:
+        self.met.append(b"")
+        if self._context is None:
+            self.heard.append(caller.recv(1024))
+            return
+        with self._context.wrap_socket(caller, server_side=True) as secured:
+            self.heard.append(secured.recv(1024))
+
+
+@contextmanager
+def listener(context: ssl.SSLContext | None = None) -> Iterator[Listener]:
+    """Somebody who listens on the loopback interface, with TLS if there is a context."""
+    with socket.create_server(("127.0.0.1", 0)) as door, _answering(Listener(door, context), door) as someone:
+        yield someone
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Each entry has the text that goes into the job (`text`: SQL, or a Python expression over `row`, with `{0}`, `{1}` for
 its columns) and, independently, its `meaning` in plain Python on the values of those columns. An entry that is not
-deterministic has no meaning: any value of its type may come out (of a condition: true or false).
+deterministic has no meaning: it may give any value of its type (a condition: true or false).
 
 SQL null rules: an entry whose `meaning` gets None for any column gives None, unless `takes_null`.
 """
@@ -27,7 +27,7 @@ class Entry:
     meaning: Callable[..., Any] | None
     takes_null: bool = False
     can_raise: bool = False  # ZeroDivisionError, in the job as in the meaning
-    is_of_epoch: bool = False  # any value may come out, but the same if its epoch is repeated
+    is_of_epoch: bool = False  # may give any value, but the same if its epoch is repeated
     weight: int = 1  # how often it is drawn, beside the others of its table
 
     @property
@@ -154,7 +154,7 @@ NATIVE_AGGREGATES: dict[str, Entry] = {
     "histogram": Entry("CAST(histogram_numeric({0}, 3) AS STRING)", (B,), S, None, weight=3),
     "collected": Entry("array_join(collect_list({0}), ' ')", (B,), S, None),
 }
-"""Aggregates that Spark computes itself, for windows by time that are told once."""
+"""Aggregates that Spark computes itself, for windows by time with one result."""
 
 IDEMPOTENT_AGGREGATES = ("min", "max")
 """Those that take the same event twice without a difference."""
@@ -185,9 +185,9 @@ class Function:
     """A function with state.
 
     `state` declares what it keeps, as text of the class body. `body` is the body of `process(self, row, context)`, with
-    `{0}` for its column; it sets `out`, the list of the values that come out, a row for each. `meaning` is a function
+    `{0}` for its column; it sets `out`, the list of the resulting values, a row for each. `meaning` is a function
     of (kept, value): (what is kept for the key, None at first; the value of its column) -> (what is kept
-    then, the list of what comes out, each of the type `type`). It gets every event of a key in arrival order
+    then, the list of the results, each of the type `type`). It gets every event of a key in arrival order
     (docs/WINDOWS.md, "In which order events are taken"); no event is late for it.
     """
 
@@ -199,7 +199,7 @@ class Function:
     meaning: Callable[[Any, Any], tuple[Any, list[Any]]] | None
     can_raise: bool = False
     timer: str = ""  # the body of `on_timer`, which sets `out`; it rings once for a key, when all input was read
-    ring: Callable[[Any], list[Any]] | None = None  # its meaning: what is kept for the key -> what comes out
+    ring: Callable[[Any], list[Any]] | None = None  # its meaning: what is kept for the key -> the results
 
     @property
     def is_deterministic(self) -> bool:

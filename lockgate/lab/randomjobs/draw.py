@@ -2,6 +2,8 @@
 
 Most jobs make sense; some declare more than they reach, and some steps stand where the API refuses them. Graphs are
 small, because a small counterexample is found as often as a large one, and is easier to read.
+
+This is one story, and one class, because every choice depends on what was drawn before.
 """
 
 from __future__ import annotations
@@ -82,7 +84,6 @@ class _Drawing:
         self.steps: list[Step] = []
         self.sources: list[Source] = []
         self.places: list[_Place] = []
-        self.taken: set[str] = set()
         self.numbers: dict[str, int] = {}
         self.mode = rng.choice(("MICRO_BATCH",) * 9 + ("REAL_TIME",))
         self.letters = rng.choice((None,) * 6 + ("kafka", "file", "memory")) if self.mode == "MICRO_BATCH" else None
@@ -339,7 +340,7 @@ class _Drawing:
             self._add(step, _Place(step.name, is_ended=True))
 
     def _detect(self, place: _Place) -> None:
-        if not place.is_timed and self.rng.random() < 0.8:  # by the clock, nobody knows what comes out
+        if not place.is_timed and self.rng.random() < 0.8:  # by the clock, the result is unknown
             self._event_time(place)
             place = self.places[-1]
         number = self._one_of(place, "BIGINT")
@@ -352,9 +353,11 @@ class _Drawing:
 
     # What steps are about
 
+    def _so_far(self) -> Spec:
+        return Spec("", tuple(self.sources), tuple(self.steps), (), "")
+
     def _columns(self, place: _Place) -> dict[str, str]:
-        spec = Spec("", tuple(self.sources), tuple(self.steps), (), "")
-        return columns_of(spec, place.reference)
+        return columns_of(self._so_far(), place.reference)
 
     def _one_of(self, place: _Place, kind: str) -> str | None:
         names = [
@@ -387,7 +390,7 @@ class _Drawing:
         return tuple(Made(self._column(), call) for call in calls if call is not None)
 
     def _time(self, place: _Place) -> EventTime | None:
-        return time_of(Spec("", tuple(self.sources), tuple(self.steps), (), ""), place.reference)
+        return time_of(self._so_far(), place.reference)
 
     def _aggregates(self, place: _Place, window: Window | None = None) -> tuple[Made, ...]:
         is_native = window is not None and _is_by_time(window) and window.trigger is None
@@ -426,7 +429,7 @@ class _Drawing:
 
     def _settle_late(self) -> None:
         """Nearly always drop late events where nothing behind the event time has any."""
-        spec = Spec("", tuple(self.sources), tuple(self.steps), (), "")
+        spec = self._so_far()
         steps = [step for step in self.steps if isinstance(step, WindowAggregate | WindowApply | Detect)]
         by_time = [time_of(spec, step.input) for step in steps if isinstance(step, Detect) or _is_by_time(step.window)]
         for number, step in enumerate(self.steps):
@@ -435,7 +438,7 @@ class _Drawing:
 
     def _take_late(self) -> None:
         """Give late events an output where they are declared as one, nearly always."""
-        spec = Spec("", tuple(self.sources), tuple(self.steps), (), "")
+        spec = self._so_far()
         for step in list(self.steps):
             if isinstance(step, WindowAggregate | WindowApply | Detect):
                 time = time_of(spec, step.input)

@@ -91,7 +91,7 @@ def _shrunk_by_runs(spec: Spec, seed: int, kind: str, run_trial: RunTrial) -> Sp
 
 
 def _on_processes(one: Callable[[range], list[Seen]], pieces: Iterable[range], processes: int) -> Iterator[list[Seen]]:
-    """The results of all pieces, in their order; who stops to listen stops all processes, each after its job."""
+    """The results of all pieces, in order. If the caller stops, all processes stop, each after its job."""
     context = multiprocessing.get_context("spawn")
     waiting: deque[Future[list[Seen]]] = deque()
     rest = iter(pieces)

@@ -15,8 +15,8 @@ worth what its weakest path is worth. If the page leaves a case open, the model 
     dead letters                              an output of its own, with a path from each source and each Python step;
                                               they promise at-least-once if the job does not promise end-to-end
 
-Two things no plan can know are judged apart: a `transform` that is declared deterministic counts as that in a plan,
-and is refused when the job starts (`is_refused_at_start`).
+One thing that no plan can know is judged separately: a `transform` that is declared deterministic counts as that in a
+plan, and is refused when the job starts (`is_refused_at_start`).
 """
 
 from __future__ import annotations

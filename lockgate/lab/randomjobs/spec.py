@@ -303,7 +303,7 @@ class WindowAggregate:
 class WindowApply:
     """`.key_by(*keys).window(w).apply(fn, schema)`: as `WindowAggregate`, with one column, made by a Python function.
 
-    The entry of `made.call` is one of `catalogue.OVER_ROWS`; it gives one value, and one row comes out for each window.
+    The entry of `made.call` is one of `catalogue.OVER_ROWS`; it gives one value, and each window has one row.
     """
 
     name: str
@@ -465,43 +465,7 @@ def changes(spec: Spec) -> dict[str, Change]:
 
 # As JSON
 
-_KINDS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *(
-            Column,
-            Event,
-            Change,
-            Source,
-            Call,
-            Made,
-            Where,
-            Select,
-            Map,
-            FlatMap,
-            Transform,
-            FanOut,
-            Part,
-            Split,
-            Merge,
-            Join,
-        ),
-        *(
-            TableJoin,
-            EventTime,
-            ProcessingTime,
-            Window,
-            WindowAggregate,
-            WindowApply,
-            Rolling,
-            Process,
-            Detect,
-            Sink,
-            Output,
-            Spec,
-        ),
-    )
-}
+_KINDS: dict[str, Any] = {name: one for name, one in globals().items() if dataclasses.is_dataclass(one)}
 
 
 def to_json(spec: Spec) -> str:

@@ -2,7 +2,7 @@
 
     run         on the test harness, epoch by epoch, with the models of `world` in place of the sinks
     die         at a random point of a random epoch; the next driver starts from the checkpoint, and Spark replays
-    judge       each output by what the planner says that it reaches, beside what the interpreter says that comes out
+    judge       each output by the guarantee that the planner derives, compared with the rows of the interpreter
 
 One Spark session runs all trials of a process. A trial that cannot be judged is unknown, and never holds. One that does
 not reach its end has failed: a job that is accepted and stops after a crash delivers nothing any more.
@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Write
 from lockgate.errors import (
@@ -40,7 +41,6 @@ from lockgate.lab.randomjobs.spec import START, Source, Spec, TableJoin, changes
 from lockgate.lab.randomjobs.world import GAUGE_REFUSES, StandIn, World
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.checkpoints import Checkpoint
 from lockgate.testing.fitting import Row
 from lockgate.testing.harness import Harness
 from lockgate.testing.inlets import Fed

@@ -30,13 +30,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.resource import CommittingSink, Moved, Opening, Resource
+from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.endpoints import Sink, SinkAbility
+from lockgate.dataflow.locations import Metric
+from lockgate.errors import Moved
 from lockgate.guarantees import Delivery
-from lockgate.sinks.files import FileSink
-from lockgate.sinks.kafka import KafkaSink
-from lockgate.sinks.monitor import MonitorSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,7 +174,7 @@ class StandIn(CommittingSink):
         return self.sink.prepare(rows)
 
     def check_rows(self, rows: DataFrame, where: str) -> None:
-        if isinstance(self.sink, KafkaSink | FileSink | MonitorSink):  # others look at their system
+        if self.sink.checks_rows_alone:
             self.sink.check_rows(rows, where)
 
     def write(self, rows: DataFrame, epoch: int) -> None:
@@ -191,9 +190,10 @@ class StandIn(CommittingSink):
 
     def new_table(self) -> Table:
         """What a reader of the output sees at first."""
-        if isinstance(self.sink, MonitorSink):
-            return Table(self.sink.labels, self.sink.latest, is_keyed=self.sink.kind == "gauge")
-        key = () if isinstance(self.sink, KafkaSink | FileSink) else tuple(getattr(self.sink, "key", ()) or ())
+        location = self.sink.location
+        if isinstance(location, Metric):
+            return Table(location.labels, location.latest, is_keyed=location.is_replaced)
+        key = () if location is None else location.replaced_by
         return Table(key, is_keyed=bool(key))
 
 

@@ -23,11 +23,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.errors import Failed
 from lockgate.lab.rig.history import Committed, End, Fact, Start, Up
-from lockgate.runtime.checkpoints import Checkpoint
-from lockgate.services.ports import HOST
-from lockgate.services.processes import Mark
+from lockgate.lab.services.ports import HOST
+from lockgate.lab.services.processes import Mark
+from lockgate.modulepath import module_path
+from lockgate.private import make_private
 
 KILL_LIMIT = timedelta(seconds=30)
 STOP_LIMIT = timedelta(seconds=240)
@@ -195,7 +197,8 @@ class Drivers:
     def start(self, environment: Mapping[str, str], *options: str) -> Driver:
         """Start the job, from its checkpoint if there is one."""
         number = len(self.all)
-        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
+        make_private(self.directory)
+        (self.directory / "tmp").mkdir(exist_ok=True)
         words, out = self.directory / f"driver-{number}.err", self.directory / f"driver-{number}.jsonl"
         how = [] if self.is_supervised else ["--no-supervise"]
         how += [] if self.master is None else ["--master", self.master]
@@ -227,7 +230,7 @@ class Drivers:
             "SPARK_LOCAL_DIRS": temporary,
             "TMPDIR": temporary,
             "JDK_JAVA_OPTIONS": " ".join(option for option in java if option),
-            "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place),
+            "PYTHONPATH": module_path(),
         }
         if self.master is not None:
             # Executors are children of the cluster: they carry the mark only if Spark passes it on.

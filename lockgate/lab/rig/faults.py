@@ -1,4 +1,4 @@
-"""What can be done to a running job, and where.
+"""The faults for a running job, and the points where they strike.
 
     kill driver            the Python process of the driver
     kill worker            the Python worker of a task

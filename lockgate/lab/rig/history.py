@@ -1,19 +1,19 @@
 """What happened in one trial, as plain facts, one line of JSON each.
 
-A history is what verdicts are drawn from, so it says only what was observed, by whom and when, and never what it means:
+Verdicts follow from a history, so it says only what was observed, by which observer and when, and never what it means:
 
     Sent                 an event is in a source
     Fault                something was killed, stopped or cut off
-    Start, Up            a driver's process was started; it said that it is ready
+    Start, Up            a driver's process was started; it reported that it is ready
     Committed            Spark has logged an epoch as done
-    Read                 a reader was given a record
-    ReadToEnd, Gap       a reader has read all there is; a reader missed something, and why
+    Read                 a reader got a record
+    ReadToEnd, Gap       a reader has read everything; a reader missed something, and why
     Standing             a partition of an output after the trial: is a transaction still open?
-    Ledger               who signed the sink's ledger, and for which epochs, in order
+    Ledger               which runs wrote the sink's ledger, and for which epochs, in order
 
-Three readers, none of which asks the job: ALONG reads committed records while faults happen and to the end, AFTER reads
-committed records from the first when all is over, LOG reads whatever was ever written, committed or not. A reader
-without ReadToEnd has not read all, so that a history which breaks off cannot pass for a whole one.
+Three readers, independent of the job: ALONG reads committed records during the faults and to the end, AFTER reads
+committed records from the first when all is over, LOG reads everything that was ever written, committed or not. A
+reader without ReadToEnd has not read all, so an incomplete history cannot pass for a complete one.
 
 Times are seconds since the trial began, by one clock for all processes.
 """
@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 
 
 class Position(NamedTuple):
-    """Where an event stands in a source; `children` tell apart what a step made of one event."""
+    """The position of an event in a source; `children` distinguish what a step made of one event."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class End(NamedTuple):
 
 
 class Reader(Enum):
-    """Who read a record."""
+    """The reader of a record."""
 
     ALONG = "along"
     AFTER = "after"
@@ -118,7 +118,7 @@ class Read:
     """A reader was given a record of an output."""
 
     reader: Reader
-    output: str  # the topic or table: outputs of a job that share one cannot be told apart by a reader
+    output: str  # the topic or table: a reader cannot distinguish outputs that share one
     partition: int
     offset: int
     key: bytes | None
@@ -168,7 +168,7 @@ class Standing:
 
 
 class Signed(NamedTuple):
-    """An entry of a ledger: the run that wrote it, and the last epoch that is out."""
+    """An entry of a ledger: the run that wrote it, and the last committed epoch."""
 
     run: str
     epoch: int | None

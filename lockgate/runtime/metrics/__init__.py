@@ -1,1 +1,1 @@
-"""What an operator sees of a running job: figures, where they are shown, and whether it is well."""
+"""What an operator sees of a running job: its figures, the places that show them, and its health."""

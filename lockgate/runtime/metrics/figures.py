@@ -1,8 +1,8 @@
-"""The figures of a job: every metric with its kind and meaning, and what a report of Spark's says of them.
+"""The figures of a job: every metric with its kind and meaning, and the figures that one of Spark's reports gives.
 
-A figure is one number with a name and labels, as Prometheus and OpenTelemetry both know it. Names carry their unit, and
-counters end in `_total`. A counter counts from the start of the driver; who reads it expects that it begins at 0 again.
-All functions here are pure: a report, or another fact, in; figures out. An epoch must be given once (meter.py).
+A figure is a number with a name and labels, as in Prometheus and OpenTelemetry. A name ends with its unit; the name of
+a counter ends in `_total`. A counter counts from the start of the driver; its readers expect that it restarts at 0.
+All functions here are pure: a report, or another fact, in; figures out. Each epoch must be given once (meter.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lockgate.runtime.progress import is_beat, is_epoch, parse_offset
 from lockgate.spark.counting import OUTPUT_ROWS, STEP_ROWS
 
 JOB_LABEL = "lockgate_job"
-"""The job is in a label of this name, and not in `job`: that one is Prometheus's own, for who was scraped."""
+"""The label that names the job. Prometheus itself uses `job` for the target of the scrape."""
 
 REASONS_MAX = 50
-"""So many reasons for dead letters are told apart; each is a series that somebody keeps."""
+"""The largest number of different reasons for dead letters. Each is a time series that a server has to keep."""
 
 OTHER_REASON = "other"
 
@@ -30,7 +30,7 @@ _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure as it is declared: what it is called, what it is, and what tells its values apart."""
+    """The declaration of a figure: its name, its meaning, and the labels that distinguish its values."""
 
     name: str
     help: str
@@ -38,12 +38,12 @@ class Metric:
 
     @property
     def is_counter(self) -> bool:
-        """Does it only grow?"""
+        """Can the value only grow?"""
         return self.name.endswith("_total")
 
     @property
     def unit(self) -> str:
-        """As OpenTelemetry writes it; empty for what is simply counted."""
+        """The unit as OpenTelemetry writes it; empty for a plain count."""
         name = self.name.removesuffix("_total")
         return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else ""
 
@@ -89,7 +89,7 @@ METRICS = (
     Metric("lockgate_fan_out_seconds", "Time that the functions took for an event.", ("step", "quantile")),
     Metric(
         "lockgate_fan_out_end_to_end_seconds",
-        "Time from the arrival of an event until its results were out.",
+        "Time from the arrival of an event until its results were written.",
         ("step", "quantile"),
     ),
     Metric("lockgate_open_transactions", "Transactions of the job that are open."),
@@ -98,16 +98,16 @@ METRICS = (
     Metric("lockgate_memory_bytes", "Memory of the driver's processes.", ("process",)),
     Metric("lockgate_jvm_heap_bytes", "Heap of the driver's JVM: used, and the most it may be.", ("area",)),
 )
-"""Every metric; docs/METRICS.md tells what to make of them."""
+"""Every metric; docs/METRICS.md says how to use them."""
 
 
 Label = tuple[str, tuple[str, ...]]
-"""What a number is the number of: the name of the metric and the values of its labels, in their order."""
+"""What a number belongs to: the name of the metric and the values of its labels, in their order."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, and what it is the number of."""
+    """A number, and the metric and labels that it belongs to."""
 
     name: str
     value: float
@@ -116,12 +116,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Names:
-    """What the parts of a query are called in its job."""
+    """The names of a query's parts in its job."""
 
-    sources: Mapping[str, str] = field(default_factory=dict)  # by a text that Spark's description of it has
+    sources: Mapping[str, str] = field(default_factory=dict)  # by a text in Spark's description of the source
     steps: Sequence[str] = ()  # those with state, in the order in which Spark reports them
     inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of steps: the steps that feed them
-    outputs: Mapping[int, str] = field(default_factory=dict)  # those that Spark counts, by their place in the count
+    outputs: Mapping[int, str] = field(default_factory=dict)  # outputs that Spark counts, by their place in the count
     topics: Mapping[str, str] = field(default_factory=dict)  # outputs that alone write to a topic in transactions
 
 
@@ -154,7 +154,7 @@ def added_by(report: Mapping[str, Any], names: Names) -> dict[Label, float]:
 
 
 def shown_by(report: Mapping[str, Any], names: Names) -> list[Figure]:
-    """What a report says of the present, to be shown until the next one."""
+    """What a report says about the present; it is shown until the next report."""
     shown: list[Figure] = []
     for place, waiting in lags(report, names).items():
         shown.append(Figure("lockgate_lag_records", waiting, place))
@@ -179,11 +179,11 @@ def shown_by(report: Mapping[str, Any], names: Names) -> list[Figure]:
 
 
 def lags(report: Mapping[str, Any], names: Names) -> dict[tuple[str, str, str], int]:
-    """How many records wait, by source, topic and partition; sources that do not say so are not in it."""
+    """How many records wait, by source, topic and partition, for sources that report it."""
     found: dict[tuple[str, str, str], int] = {}
     for source in _sources(report):
         name = _name_source(source, names)
-        if "waiting" in source:  # a real-time query does not say it by partition
+        if "waiting" in source:  # a real-time query does not report it by partition
             if source["waiting"] is not None:
                 found[name, "", ""] = source["waiting"]
             continue
@@ -200,7 +200,7 @@ def lags(report: Mapping[str, Any], names: Names) -> dict[tuple[str, str, str], 
 
 
 def watermark_seconds(report: Mapping[str, Any]) -> float | None:
-    """The watermark in seconds since 1970; None where there is none, or no event has moved it yet."""
+    """The watermark in seconds since 1970; None if there is none, or no event has moved it yet."""
     told = (report.get("eventTime") or {}).get("watermark")
     if told is None:
         return None
@@ -209,7 +209,7 @@ def watermark_seconds(report: Mapping[str, Any]) -> float | None:
 
 
 def fan_out_figures(fan_outs: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
-    """What fan-outs have counted since the run began, as `Tally.report` tells it by step."""
+    """What fan-outs have counted since the run began: `Tally.report` by step."""
     figures: list[Figure] = []
     for step, told in fan_outs.items():
         figures.append(Figure("lockgate_fan_out_events_total", told["events"], (step,)))
@@ -228,7 +228,7 @@ def fan_out_figures(fan_outs: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
 
 
 def kind_of(reason: str) -> str:
-    """The reason of a dead letter without what is the event's own, so that there are few of them.
+    """The reason of a dead letter without the values of the event, so that there are few reasons.
 
     >>> kind_of("ValueError: 17 is not one of 'EUR', 'USD'")
     'ValueError: … is not one of …, …'
@@ -238,18 +238,18 @@ def kind_of(reason: str) -> str:
     return plain[:80].rstrip()
 
 
-def add_reasons(before: Mapping[tuple[str, str], int], news: Sequence[tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """Count dead letters by step and kind of reason; what is more than can be told apart is `other`."""
+def add_reasons(before: Mapping[tuple[str, str], int], news: Mapping[tuple[str, str], int]) -> Counter[tuple[str, str]]:
+    """Count dead letters by step and kind of reason; beyond the largest number of kinds a reason counts as `other`."""
     counted = Counter(before)
-    for step, reason in news:
+    for (step, reason), count in news.items():
         place = (step, kind_of(reason))
         is_new = place not in counted and len(counted) >= REASONS_MAX
-        counted[(step, OTHER_REASON) if is_new else place] += 1
+        counted[(step, OTHER_REASON) if is_new else place] += count
     return counted
 
 
 def _rows_read(report: Mapping[str, Any], names: Names) -> dict[str, int]:
-    """The rows that Spark has read of each source; those that several branches read may be counted for each."""
+    """The rows that Spark read from each source; if several branches read a row, each of them may count it."""
     rows: dict[str, int] = {}
     for source in _sources(report):
         name = _name_source(source, names)
@@ -272,7 +272,7 @@ def _phases(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _operators(report: Mapping[str, Any], names: Names) -> list[tuple[str, Mapping[str, Any]]]:
-    """The operators with state, each with its step; one that a transform hides has Spark's name and its place."""
+    """The operators with state, each with its step; an operator inside a transform has Spark's name and its place."""
     operators = report.get("stateOperators") or []
     if len(operators) != len(names.steps):
         return [(f"{one.get('operatorName')} {place}", one) for place, one in enumerate(operators)]

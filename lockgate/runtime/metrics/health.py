@@ -1,13 +1,14 @@
-"""Is a job well? Decided from what was seen of it, and the time.
+"""Is a job healthy? Decide it from what was observed, and the time.
 
-    failed       the query has ended with an error: not alive
-    starting     nothing was heard of the query yet: alive, not ready, for ten minutes
-    working      epochs end, or tasks of one do, or the query says that nothing waits: alive and ready
+    failed       the query ended with an error: not alive
+    starting     the query has not reported yet: alive, not ready, for ten minutes
+    working      epochs end, or tasks of an epoch end, or the query reports that nothing waits: alive and ready
     stuck        none of these, for longer than the limit: not alive
 
-The limit is the greater of what is asked for and several times what epochs take: a long one is no sick one. A start has
-ten minutes, and more where the limit is higher: Spark, its cluster, and the first epoch with its state. A query whose
-source does not answer says nothing, so events that may wait there count as waiting.
+The limit is the one that the user sets, or several times the usual length of an epoch if that is longer: a long epoch
+is not a stuck one. A start has ten minutes, or the limit if that is longer. It includes Spark, its cluster, and the
+first epoch with its state. If the source of a query does not answer, the query reports nothing. Events that may wait
+there count as waiting.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _EPOCHS = 5
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a driver, times by one clock in seconds."""
+    """What was observed of a driver; times are seconds of one clock."""
 
-    began_at: float = 0.0  # when the driver began to start, or a task of its first epoch ended last
-    heard_at: float | None = None  # when an epoch or a task ended last, or nothing waited; None: not yet
+    began_at: float = 0.0  # when the driver started, or when a task of its first epoch last ended
+    heard_at: float | None = None  # when an epoch or a task last ended, or nothing waited; None: not yet
     epoch: int | None = None  # the newest one that ended
-    epoch_seconds: float = 0.0  # what an epoch takes: as declared, or as the last ones took
+    epoch_seconds: float = 0.0  # the length of an epoch: as declared, or of the last ones
     failed: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an orchestrator is told."""
+    """What an orchestrator receives."""
 
     is_alive: bool
     is_ready: bool
@@ -46,7 +47,7 @@ class Verdict:
 
 
 def judge(seen: Seen, *, now: float, limit_seconds: float) -> Verdict:
-    """Is it alive, and is it ready?"""
+    """Is the job alive, and is it ready?"""
     if seen.failed:
         return Verdict(False, False, "failed", seen.failed)
     limit = max(limit_seconds, _EPOCHS * seen.epoch_seconds)
@@ -54,7 +55,7 @@ def judge(seen: Seen, *, now: float, limit_seconds: float) -> Verdict:
         limit, silence = max(limit, START_SECONDS), now - seen.began_at
         if silence <= limit:
             return Verdict(True, False, "starting", "no epoch has ended yet")
-        reason = f"the start has come to nothing for {silence:.0f} s; {limit:.0f} s are allowed"
+        reason = f"the start has made no progress for {silence:.0f} s; {limit:.0f} s are allowed"
         return Verdict(False, False, "stuck", reason)
     silence = now - seen.heard_at
     if silence > limit:

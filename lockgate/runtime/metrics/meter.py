@@ -1,8 +1,8 @@
-"""Counts what a run tells of itself, each epoch once, and has it ready for whoever asks.
+"""Count what a run reports, each epoch once, and keep the figures ready for servers and exporters.
 
-Reports come from the thread that watches the query, what was written from the thread that writes epochs, and questions
-from servers and exporters: everything goes through one lock, and a question never waits for Spark. An epoch that a
-query tells a second time, after a start from its checkpoint, is not counted again.
+The thread that watches the query brings reports. The thread that writes epochs brings what was written. Servers and
+exporters ask for figures. One lock protects everything, and a question never waits for Spark. After a restart from its
+checkpoint a query may report an epoch a second time; it does not count again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,17 +28,17 @@ _WATERMARK = "lockgate_watermark_seconds"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run knows beside Spark's reports, at a moment."""
+    """What a run knows at a moment, in addition to Spark's reports."""
 
     query_restarts: int = 0
-    skipped: int = 0  # records that were removed from the sources before they were read, as an operator accepted
+    skipped: int = 0  # records that the sources removed before they were read; the operator accepted the gap
     late: int = 0
     letters: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of reason
-    letters_output: str | None = None  # the output they go to, where nobody else counts its rows
+    letters_output: str | None = None  # the output they go to, if no other part counts its rows
     waiting: int = 0
     processed: Mapping[str, int] = field(default_factory=dict)
     delivered: Mapping[str, int] = field(default_factory=dict)
-    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as `Tally.report` tells it
+    fan_outs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by step, as in `Tally.report`
     rows_per_epoch: int = 0
     heap_bytes: Mapping[str, int] = field(default_factory=dict)  # used, max
     tasks_done: Mapping[int, int] = field(default_factory=dict)  # by stage, while the query does not report
@@ -61,27 +61,27 @@ class Meter:
         self.limit_seconds = limit_seconds
         self._guarantee, self._restarts = guarantee, restarts
         self._clock, self._wall = clock, wall
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._names = Names()
         self._open_seconds: Callable[[], float | None] = lambda: None
         self._processes: dict[str, int] = {"python": os.getpid()}
         self._counters: defaultdict[Label, float] = defaultdict(float)
-        self._shown: dict[Label, float] = {}  # by the last reports
-        self._last: dict[Label, float] = {}  # of the newest commit, and epoch
+        self._shown: dict[Label, float] = {}  # from the last reports
+        self._last: dict[Label, float] = {}  # of the newest commit, and of the newest epoch
         self._facts = Facts()
         self._seen = Seen(began_at=clock())
         self._took: deque[float] = deque(maxlen=_EPOCHS_SEEN)
         self._declared = 0.0
-        self._newest: tuple[str, int] | None = None  # the query and the epoch that was counted last
+        self._newest: tuple[str, int] | None = None  # the query and epoch that counted last
 
     def begin(
         self, names: Names, *, epoch_seconds: float, open_seconds: Callable[[], float | None], jvm: int | None
     ) -> None:
-        """The query is made: what its parts are called, and how long its epochs are to last.
+        """Take the names of the query's parts and the declared length of its epochs, when the query exists.
 
         Args:
-            open_seconds: how long a transaction is open by now; None where there is none.
-            jvm: the process of Spark's driver, where it is on this machine.
+            open_seconds: how long a transaction has been open; None if there is none.
+            jvm: the process of Spark's driver, if it is on this machine.
         """
         with self._lock:
             self._names, self._open_seconds, self._declared = names, open_seconds, epoch_seconds
@@ -90,8 +90,15 @@ class Meter:
             for name in {*names.topics.values(), *names.outputs.values()}:
                 self._counters["lockgate_rows_out_total", (name,)] += 0
 
+    def update(self, reports: Sequence[Mapping[str, Any]], facts: Facts) -> None:
+        """Take new reports and what the run knows after them; no reader sees one without the other."""
+        with self._lock:
+            for report in reports:
+                self.take(report)
+            self.note(facts)
+
     def take(self, report: Mapping[str, Any]) -> None:
-        """Take a report of the query, one after the other."""
+        """Take a report of the query; reports arrive in their order."""
         with self._lock:
             place = (str(report.get("id")), int(report["batchId"]))
             is_old = self._newest is not None and self._newest[0] == place[0] and place[1] <= self._newest[1]
@@ -102,23 +109,23 @@ class Meter:
                 self._took.append((report.get("durationMs") or {}).get("triggerExecution", 0) / 1000)
                 self._last["lockgate_last_epoch_end_seconds", ()] = self._wall()
             news = {(one.name, one.labels): one.value for one in shown_by(report, self._names)}
-            # An epoch tells all there is; without one only sources and time are told.
+            # The report of an epoch has everything; another report has only sources and time.
             before = {key: value for key, value in self._shown.items() if key[0] == _WATERMARK or not is_epoch(report)}
             self._shown = {**before, **news}
             self._seen = replace(
                 self._seen,
                 heard_at=self._clock(),
                 epoch=place[1] if is_epoch(report) else self._seen.epoch,
-                epoch_seconds=max(self._declared, median(self._took or [0.0])),  # the first ones are slow
+                epoch_seconds=max(self._declared, median(self._took or [0.0])),  # the first epochs are slow
             )
 
     def add_try(self) -> None:
-        """An epoch is tried."""
+        """Count a try of an epoch."""
         with self._lock:
             self._counters["lockgate_epoch_tries_total", ()] += 1
 
     def add_commit(self, seconds: Mapping[str, float], records: Mapping[tuple[str, int], int]) -> None:
-        """An epoch is committed in one system: how long that took by phase, and what was written by partition."""
+        """Count a commit of an epoch in one system: its seconds by phase, and its records by partition."""
         with self._lock:
             for phase, took in seconds.items():
                 self._counters["lockgate_commit_seconds_total", (phase,)] += took
@@ -129,21 +136,21 @@ class Meter:
                     self._counters["lockgate_rows_out_total", (self._names.topics[topic],)] += count
 
     def note(self, facts: Facts) -> None:
-        """What the run knows now."""
+        """Take what the run knows now."""
         with self._lock:
             before, self._facts = self._facts.tasks_done, facts
             is_ahead = any(count > before.get(stage, 0) for stage, count in facts.tasks_done.items())
-            if is_ahead:  # one long epoch is no sick one, and the first one no start that hangs
+            if is_ahead:  # a long epoch is not a stuck one, and a long first epoch is not a start that hangs
                 seen, now = self._seen, self._clock()
                 self._seen = replace(seen, began_at=now) if seen.heard_at is None else replace(seen, heard_at=now)
 
     def fail(self, why: str) -> None:
-        """The run has ended with an error."""
+        """Note that the run ended with an error."""
         with self._lock:
             self._seen = replace(self._seen, failed=why)
 
     def verdict(self) -> Verdict:
-        """Is the job well?"""
+        """Is the job healthy?"""
         with self._lock:
             return judge(self._seen, now=self._clock(), limit_seconds=self.limit_seconds)
 
@@ -181,14 +188,14 @@ class Meter:
             if (size := resident_bytes(number)) is not None
         ]
         for (step, _), count in facts.letters.items():
-            if ("lockgate_events_in_total", (step,)) in counters:  # a source read it, and put it aside itself
+            if ("lockgate_events_in_total", (step,)) in counters:  # the source read the event, and put it aside itself
                 counters["lockgate_events_in_total", (step,)] += count
         told = [Figure(name, value, labels) for (name, labels), value in {**shown, **counters}.items()]
         return [*now, *told]
 
 
 def resident_bytes(process: int) -> int | None:
-    """The memory that a process of this machine holds; None where the system does not say."""
+    """The memory that a process of this machine holds; None if the system does not say."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:

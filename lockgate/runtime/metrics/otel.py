@@ -1,9 +1,9 @@
-"""The figures of a job, sent to OpenTelemetry over OTLP.
+"""Send the figures of a job to OpenTelemetry over OTLP.
 
-Where to, how often and with which headers is said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT,
-OTEL_METRIC_EXPORT_INTERVAL, OTEL_RESOURCE_ATTRIBUTES, ...). Metrics have the names that Prometheus knows, counters
-without their `_total`: a collector that hands them on to Prometheus puts it back. A collector that does not answer ends
-nothing.
+OpenTelemetry's own variables set the address, the interval and the headers (OTEL_EXPORTER_OTLP_ENDPOINT,
+OTEL_METRIC_EXPORT_INTERVAL, OTEL_RESOURCE_ATTRIBUTES, ...). Metrics have the same names as for Prometheus. Counters
+lose their `_total`: a collector that forwards them to Prometheus adds it again. If the collector does not answer, the
+job continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Exporter:
-    """Sends the figures of a job every now and then, and once more at the end."""
+    """Sends the figures of a job at every interval, and once more at the end."""
 
     def __init__(self, job: str, figures: Callable[[], Sequence[Figure]]) -> None:
         try:
@@ -37,13 +37,13 @@ class Exporter:
         self._job, self._figures = job, figures
         ours = Resource({"service.name": "lockgate", "service.instance.id": job})
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        # What the environment says of this service counts more.
+        # Attributes from the environment override ours.
         resource = Resource.create().merge(ours).merge(OTELResourceDetector().detect())
         self._provider = MeterProvider(metric_readers=[reader], resource=resource)
         self._declare(self._provider)
 
     def stop(self) -> None:
-        """Send what is there a last time."""
+        """Send the figures a last time."""
         self._provider.shutdown()
 
     def _declare(self, provider: MeterProvider) -> None:

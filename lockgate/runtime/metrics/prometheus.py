@@ -9,7 +9,7 @@ from lockgate.runtime.metrics.figures import JOB_LABEL, METRICS, Figure, Metric
 
 
 def check_prometheus() -> None:
-    """Refuse to begin where the client library is missing."""
+    """Refuse to start if the client library is missing."""
     try:
         import prometheus_client  # noqa: F401 - an extra
     except ImportError as error:
@@ -23,7 +23,7 @@ def check_prometheus() -> None:
 def page_of(
     job: str, figures: Callable[[], Sequence[Figure]], metrics: Sequence[Metric] = METRICS
 ) -> Callable[[str], tuple[str, bytes]]:
-    """A function of what a client accepts, which answers with a content type and the figures of a job as text."""
+    """A function from what a client accepts to a content type and the figures of a job as text."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.exposition import choose_encoder
@@ -44,7 +44,7 @@ def page_of(
                     yield family
 
         def describe(self) -> list[Family]:
-            return []  # nothing is asked before it is scraped
+            return []  # the registry collects nothing before the first scrape
 
     registry = CollectorRegistry()
     registry.register(Figures())

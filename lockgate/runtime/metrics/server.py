@@ -1,8 +1,8 @@
 """The small HTTP server of a job: /metrics, /health and /ready.
 
-It belongs to the operator, and so it is not that of a MonitorSink, which belongs to the job file: it is there before
-Spark starts, and under a supervisor its socket outlives the driver. Supervisor and driver both hold the socket and take
-turns: the supervisor answers while there is no driver, so the port never changes and a probe is never turned away.
+It belongs to the operator. The server of a MonitorSink is another one: it belongs to the job file. This one listens
+before Spark starts, and under a supervisor its socket outlives the driver. Supervisor and driver both hold the socket.
+The supervisor answers while no driver runs, so the port never changes and a probe always gets an answer.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Pages:
-    """What is answered."""
+    """What the server answers with."""
 
     verdict: Callable[[], Verdict]
-    metrics: Callable[[str], tuple[str, bytes]] | None = None  # of what a client accepts: a type and a text
+    metrics: Callable[[str], tuple[str, bytes]] | None = None  # from what a client accepts to a type and a text
 
 
 def listen(place: str, option: str = "--metrics") -> socket.socket:
-    """A socket at [HOST:]PORT, of this machine alone unless a host is given; port 0 takes one that is free."""
+    """A socket at [HOST:]PORT, only for this machine unless a host is given; port 0 takes a free one."""
     what = option.removeprefix("--")
     host, _, text = place.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not (text.isascii() and text.isdecimal() and int(text) < 65536):
         raise Refused(
-            f"{place!r} is no place to serve {what} at",
+            f"{place!r} is not a port, or a host and a port, to serve {what} at",
             where=option,
             fix=f"give a port, or host and port: {option} 9400, {option} 0.0.0.0:9400; port 0 takes a free one",
         )
@@ -54,27 +54,27 @@ def listen(place: str, option: str = "--metrics") -> socket.socket:
         raise BadMachine(
             f"{what} cannot be served at {host}:{text}: {error.strerror}",
             where=option,
-            fix="end what listens there, or choose another port; port 0 takes one that is free",
+            fix="stop the process that listens there, or choose another port; port 0 takes a free one",
         ) from error
     return listening
 
 
 def address_of(listening: socket.socket) -> str:
-    """Where it is reached."""
+    """The URL of a socket that listens."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def host_in(place: str | None) -> str:
-    """The host of [HOST:]PORT; empty where none is given."""
+    """The host of [HOST:]PORT; empty if none is given."""
     return (place or "").rpartition(":")[0]
 
 
 class Server:
-    """Answers at a socket, until it is stopped; the socket stays open.
+    """Answers at a socket until it is stopped. The socket stays open.
 
     Args:
-        called: the host that was given to listen at, for the names that a request may call it by.
+        called: the host that was given to listen at; requests may use it as their host name.
     """
 
     def __init__(self, listening: socket.socket, pages: Pages, *, called: str = "") -> None:
@@ -88,7 +88,7 @@ class Server:
         )
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.stop()
 
     def _answer(self, request: Request) -> Page:

@@ -23,17 +23,18 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lockgate.connectors.postgres.sink import PostgresSink
+from lockgate.connectors.sqlite.sink import SqliteSink
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.guarantees import Delivery, Guarantee
 from lockgate.planner import chance, derive, plan, sql
 from lockgate.planner.functions import CHANGING, STEADY
 from lockgate.planner.logical import LogicalGraph
 from lockgate.planner.passes import Cuts
-from lockgate.runtime import run
+from lockgate.runtime import starting
 from lockgate.runtime.topicids import TopicIds
-from lockgate.sinks.postgres import PostgresSink
-from lockgate.sinks.sqlite import SqliteSink
-from lockgate.spark import compile as compiled
+from lockgate.spark import chance as chance_in_spark
+from lockgate.spark import steps
 
 if TYPE_CHECKING:
     import pytest
@@ -50,7 +51,8 @@ def plant_chance(patch: pytest.MonkeyPatch) -> None:
 def plant_chance_in_runs(patch: pytest.MonkeyPatch) -> None:
     """The same, and the start does not count how often Spark's plan has a step."""
     plant_chance(patch)
-    patch.setattr(compiled, "count_marks", lambda frame: Counter())
+    for module in (chance_in_spark, steps):
+        patch.setattr(module, "count_marks", lambda frame: Counter())
 
 
 def plant_topics(patch: pytest.MonkeyPatch) -> None:
@@ -61,12 +63,12 @@ def plant_topics(patch: pytest.MonkeyPatch) -> None:
 
 def plant_files(patch: pytest.MonkeyPatch) -> None:
     """Look at no file that was read."""
-    patch.setattr(run, "_source_files", lambda checkpoint, planned, compiled: None)
+    patch.setattr(starting, "make_source_files", lambda checkpoint, planned, compiled: None)
 
 
 def plant_transform(patch: pytest.MonkeyPatch) -> None:
     """Believe what is declared of a transform."""
-    patch.setattr(compiled, "find_chance", lambda *_, **__: None)
+    patch.setattr(steps, "find_chance", lambda *_, **__: None)
 
 
 def plant_functions(patch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from lab.randomjobs import planted
 from lockgate import Guarantee, Job, KafkaSink, KafkaSource, stream
+from lockgate.connectors.kafka.topics import create_topics, delete_topics, existing_topics
 from lockgate.errors import Refused
-from lockgate.kafka.topics import create_topics, delete_topics, existing_topics
 from lockgate.lab.randomjobs.interpreter import compare, expected
 from lockgate.lab.randomjobs.spec import Column, Event, Output, Sink, Source, Spec
 from support.records import make_topics, read_json, send, unique

@@ -3,7 +3,7 @@
 import pytest
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.resource import Moved
+from lockgate.errors import Moved
 from lockgate.lab.randomjobs.world import Died, ModelResource, Table, World
 
 

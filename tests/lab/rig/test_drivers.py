@@ -1,5 +1,6 @@
 """How a job is started and watched: its command, the driver that runs now, and its progress in Spark's files."""
 
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,6 +80,12 @@ def test_every_command_about_the_job_has_its_parameters_and_its_checkpoint(drive
 
 def test_the_mark_of_a_directory_is_always_the_same_and_of_no_other(tmp_path: Path) -> None:
     assert mark_of(tmp_path) == mark_of(tmp_path / "a" / "..") != mark_of(tmp_path / "a")
+
+
+def test_what_a_driver_says_and_keeps_is_for_its_owner_alone(drivers: Drivers) -> None:
+    drivers.directory /= "trial"
+    assert drivers.start({}).process.wait() == 2, "there is no such job"
+    assert stat.S_IMODE(drivers.directory.stat().st_mode) == 0o700
 
 
 def test_executors_on_a_cluster_get_the_mark_beside_what_the_caller_gives_to_spark(drivers: Drivers) -> None:

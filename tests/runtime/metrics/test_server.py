@@ -70,7 +70,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(listening: socket.socke
 
 @pytest.mark.parametrize("place", ["", "here", "1.2.3.4:", "70000", "-1", "²"])
 def test_what_is_no_place_is_refused(place: str) -> None:
-    with pytest.raises(Refused, match="no place to serve metrics"):
+    with pytest.raises(Refused, match="not a port, or a host and a port"):
         listen(place)
 
 

@@ -3,7 +3,8 @@
     gated MASTER FOLDER    runs a job for FOLDER/job-1, FOLDER/job-2, ... as soon as that directory is there
 
 A task touches `begun-PARTITION-ATTEMPT-on-MACHINE` in the directory of its job, and waits for the file `gate`. The rows
-of a job are told in the file `result`.
+of a job are told in the file `result`. The file `driver` holds the port of the driver's RPC, which anybody on the
+machine finds who looks at its ports.
 """
 
 import itertools
@@ -23,7 +24,7 @@ def gated(place: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
         import pyarrow
         from pyspark import TaskContext
 
-        task, machine = TaskContext.get(), os.environ["LOCKGATE_SPARK_MACHINE"][-1]
+        task, machine = TaskContext.get(), os.environ.get("LOCKGATE_SPARK_MACHINE", "0")[-1]
         assert task is not None
         (place / f"begun-{task.partitionId()}-{task.attemptNumber()}-on-{machine}").touch()
         wait_for("the gate", (place / "gate").exists)
@@ -35,6 +36,8 @@ def gated(place: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 def main(master: str, folder: Path) -> None:
     session = open_session(SessionPlan(app="gated", master=master, jars=(), log_file=folder / "spark.log"))
+    (folder / "driver.new").write_text(session.conf.get("spark.driver.port") or "")
+    (folder / "driver.new").rename(folder / "driver")
     for number in itertools.count(1):
         place = folder / f"job-{number}"
         wait_for("a job", place.exists, seconds=3600)  # the driver ends with its tests

@@ -1,6 +1,9 @@
 """An MQTT broker: amqtt, with one user; sessions live as long as the process.
 
-    mqtt_broker PORT USERS WINDOW     USERS is a file of user:hash; WINDOW the most messages in flight to a client
+    mqtt_broker PORT USERS WINDOW [CERTIFICATE KEY ISSUER]
+
+USERS is a file of user:hash; WINDOW the most messages in flight to a client. With a certificate it has TLS, and asks
+clients for one of the issuer's.
 
 amqtt 0.12 forgets a message when its receiver goes away or takes over five seconds to acknowledge it, against
 [MQTT-4.4.0-1] (its pull request 402 mends that). Here a message with QoS 1 stays until it is acknowledged, and there is
@@ -12,6 +15,7 @@ another one.
 """
 
 import asyncio
+import ssl
 import sys
 from typing import Any
 
@@ -63,13 +67,23 @@ async def end_connection(
     await self._stop_handler(handler)
 
 
+def with_clients(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.verify_mode = ssl.CERT_REQUIRED  # amqtt lets clients without a certificate in, too
+    return context
+
+
 async def main() -> None:
     BrokerProtocolHandler.attach = attach_connected
     Broker._handle_disconnect = end_connection
     BrokerProtocolHandler._handle_qos1_message_flow = send_or_receive
     BrokerProtocolHandler.handle_puback = take_acknowledgement
+    listener = {"type": "tcp", "bind": f"127.0.0.1:{sys.argv[1]}"}
+    if proof := sys.argv[4:]:
+        listener |= {"ssl": True, **dict(zip(("certfile", "keyfile", "cafile"), proof, strict=True))}
+        make_context = Broker._create_ssl_context
+        Broker._create_ssl_context = staticmethod(lambda listener: with_clients(make_context(listener)))
     config = {
-        "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{sys.argv[1]}"}},
+        "listeners": {"default": listener},
         "plugins": {"amqtt.plugins.authentication.FileAuthPlugin": {"password_file": sys.argv[2]}},
     }
     await Broker(config).start()

@@ -13,9 +13,9 @@ from lockgate.commit.followers import Followers
 from lockgate.commit.lastresource import LastResource
 from lockgate.commit.permits import Permits
 from lockgate.commit.protocol import Epoch
+from lockgate.connectors.postgres import store
+from lockgate.connectors.postgres.sink import PostgresSink
 from lockgate.errors import LockgateError
-from lockgate.postgres import store
-from lockgate.sinks.postgres import PostgresSink
 from support.arrow_rows import open_sinks, rows_of
 
 EPOCH = Epoch(number=0, digest="d0", previous_digest=None, query="query")

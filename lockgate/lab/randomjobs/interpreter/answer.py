@@ -67,7 +67,7 @@ def expected(spec: Spec) -> Answer:
             possible if isinstance(possible, Flow) else None,
             flow if isinstance(flow, str) else None,
         )
-    # A step whose rows cannot be said may have letters as well, of events that could make some.
+    # A step whose rows are unknown may have dead letters as well, of events that could make some.
     is_known = not exact.has_unknown_letters and not any(isinstance(flow, str) for flow in flows.values())
     may_stop = spec.dead_letters is None and (bool(exact.letters) or (not is_known and _can_fail(spec)))
     may_stop = may_stop or any(output.sink.latest and isinstance(flows[output.name], str) for output in spec.outputs)

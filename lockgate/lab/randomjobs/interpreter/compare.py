@@ -8,8 +8,8 @@
 
 A table with a key shows one row for each key. End-to-end exactly-once it is the last one, else any of the key.
 
-A difference is a true violation. What cannot be judged is a difference with `is_unknown`; whoever counts, counts those
-apart. Values that a job does not determine may be any, but the same for all rows that were made from them.
+A difference is a true violation. What cannot be judged is a difference with `is_unknown`; those are counted separately.
+Values that a job does not determine may be any, but the same for all rows that were made from them.
 """
 
 from __future__ import annotations
@@ -232,12 +232,12 @@ def _is_deleted(row: Row, sink: Sink) -> bool:
 def _compare_repeated(name: str, flow: Flow, possible: Flow | None, seen: list[Seen]) -> list[Difference]:
     """At least once: what names an event or a group is there, and what only grows has grown enough."""
     if flow.is_loose:
-        return [Difference(name, "rows hang on what the state has counted", is_unknown=True)]
+        return [Difference(name, "rows depend on what the state has counted", is_unknown=True)]
     whole = (flow, *([] if possible is None else [possible]))
     own = _own_columns(whole, (Effect.EVENT, Effect.SPAN))
     wanted = Counter(_form(row.values, own) for row in flow.rows if not row.guards)
     observed = Counter(_form(row, own) for row in seen)
-    if flow.is_grouped:  # a group is told again with more events, or not
+    if flow.is_grouped:  # a group may have another result with more events
         wanted = Counter({*wanted})
     found = [
         Difference(name, f"{_times(count)} missing: {_shown(form)}") for form, count in (wanted - observed).items()
@@ -262,10 +262,10 @@ def _compare_repeated(name: str, flow: Flow, possible: Flow | None, seen: list[S
 def _compare_lost(name: str, possible: Flow | None, seen: list[Seen]) -> list[Difference]:
     """At most once: nothing that is not in the input, and no more of it than there is."""
     if possible is None or possible.is_loose or possible.is_loose_if_lost:
-        return [Difference(name, "rows hang on what the state has counted", is_unknown=True)]
+        return [Difference(name, "rows depend on what the state has counted", is_unknown=True)]
     own = _own_columns((possible,), (Effect.EVENT,))
     if Effect.SPAN in possible.effects.values():
-        return [Difference(name, "sessions hang on what was lost", is_unknown=True)]
+        return [Difference(name, "sessions depend on what was lost", is_unknown=True)]
     known = Counter(_form(row.values, own) for row in possible.rows)
     observed = Counter(_form(row, own) for row in seen)
     if not possible.is_grouped:

@@ -4,7 +4,7 @@ Time: the watermark of an event time is its greatest time in the epochs before, 
 them counts for the whole job. It acts in the epoch behind the one that moved it, also on an epoch without events in
 between, so everything that it closes is closed before the next events come (docs/TIME.md).
 
-With `everything=True` no event is late: what could come out if time had been forgotten in a failure.
+With `everything=True` no event is late: the possible results if a failure had reset the time.
 """
 
 from __future__ import annotations

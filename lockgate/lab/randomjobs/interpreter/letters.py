@@ -1,7 +1,7 @@
 """Compare the dead letters of a run with those of the answer (docs/DEAD_LETTERS.md), under their guarantee.
 
-A letter of a topic names its partition and offset, so it is known of which event it is. Letters of other sources are
-counted by source. One behind an aggregate or a join has no place at all, and equal ones are one letter.
+A dead letter of a topic names its partition and offset, so its event is known. Dead letters of other sources are
+counted by source. One behind an aggregate or a join has no position, and equal ones are one dead letter.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _Form = tuple[Any, ...]
 
 
 def compare_letters(answer: Answer, seen: Sequence[Mapping[str, Any]], level: Guarantee) -> Iterator[tuple[str, bool]]:
-    """What is wrong with the letters, and whether that is only that it cannot be said."""
+    """What is wrong with the dead letters, and whether it is only unknown."""
     if answer.letters is None:
         yield "random or unknown rows say which events are dead letters", True
         return
     if level < Guarantee.EXACTLY_ONCE and any(letter.is_stateful for letter in answer.letters):
-        yield "state may have counted otherwise, and letters follow from it", True
+        yield "state may have counted otherwise, and dead letters follow from it", True
         return
-    # An event that comes to a step twice, as by a merge, is one letter if its rows are equal.
+    # An event that reaches a step twice, as by a merge, is one dead letter if its rows are equal.
     least = Counter(_form(answer, letter) for letter in {(one.step, one.place): one for one in answer.letters}.values())
     most = Counter(_form(answer, letter) for letter in answer.letters)
     there = Counter(_form_seen(answer, letter) for letter in seen)
@@ -39,7 +39,7 @@ def compare_letters(answer: Answer, seen: Sequence[Mapping[str, Any]], level: Gu
 
 
 def _form(answer: Answer, letter: Letter) -> _Form:
-    """Which event it is of, as far as letters tell."""
+    """The event of a dead letter, as far as dead letters name it."""
     if letter.place is None:
         return (None,)
     source, partition, number = letter.place[:3]

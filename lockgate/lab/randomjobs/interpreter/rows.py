@@ -37,7 +37,7 @@ class Row:
     time: int | None = None
     guards: tuple[Any, ...] = ()
     can_be_late: bool = True
-    came: float | None = None  # of a row without a place: when it came out; between two epochs for what time closed
+    came: float | None = None  # of a row without a place: the time of its output; between two epochs if time closed it
 
     @property
     def out(self) -> float | None:
@@ -59,7 +59,7 @@ class Flow:
     """All rows of a reference.
 
     `is_stateful`: a step with state stands before it. `is_grouped`: a row speaks of many events. `is_loose`: which rows
-    there are hangs on what the state has counted; `is_loose_if_lost`: only if events are lost.
+    there are depends on what the state has counted; `is_loose_if_lost`: only if events are lost.
     """
 
     rows: tuple[Row, ...]

@@ -17,7 +17,7 @@ _SAMPLES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("jitter", "sum_of_noise"), _WHOLE_NUMBERS),
     **dict.fromkeys(("fresh_id", "py_fresh_id", "sealed", "clock"), ("0",)),
 }
-"""Values that stand for all that an entry may give, as far as a condition of the catalogue can tell them apart."""
+"""Values that represent all results of an entry, as far as a condition of the catalogue can distinguish them."""
 
 _NULL_FOR_NULL = ("jitter", "sealed", "coin_above")
 _MORE = {"count": Effect.COUNT, "count_of": Effect.COUNT, "max": Effect.GROWS, "min": Effect.SHRINKS}

@@ -1,4 +1,4 @@
-"""Windows: which rows are in which window, which rows are late, and how often a window is told (docs/WINDOWS.md).
+"""Windows: which rows are in which window, which rows are late, and how often a window has a result (docs/WINDOWS.md).
 
 The watermark that acts in an epoch is `acting[epoch]`. Before an epoch takes its rows, everything that this watermark
 closes is closed: a silent epoch follows each move of the watermark.
@@ -26,9 +26,9 @@ Span = tuple[int, int]
 class Told:
     """A result of a window, from its rows in arrival order; without rows it takes an earlier result back."""
 
-    span: Span | None  # None: the bounds hang on the clock
+    span: Span | None  # None: the bounds depend on the clock
     rows: tuple[Row, ...]
-    came: float  # the epoch; what time closed comes out between two epochs
+    came: float  # the epoch; results that time closed are between two epochs
     revision: int = 0
 
 

@@ -5,7 +5,7 @@
                its 16 or 17 digits, so a fraction of so many digits is the double that is nearest to it
     times      in UTC, to the microsecond; one without a zone stays without
 
-Records of topics have the types of JSON. Readers of tables and files tell fractions as text (see outputs/rows.py), and
+Records of topics have the types of JSON. Readers of tables and files tell fractions as text (see readers/rows.py), and
 some of these have no type for what is true or nested, and no zone: there, what only looks like a number or an object is
 one, and a time without a zone is in UTC. Anything else stays as it is.
 """
@@ -31,7 +31,7 @@ _DOUBLE_DIGITS = 17  # and never more
 
 
 class Form(Enum):
-    """What the values of a row can be told by."""
+    """How the values of a row can be compared."""
 
     TYPED = "the types of JSON"
     TOLD = "text as well"

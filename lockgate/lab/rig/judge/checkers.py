@@ -205,7 +205,7 @@ def _disordered(rows: Iterable[Read], promise: Promise) -> Iterator[tuple[Read, 
             continue
         met.add((row.key, row.trace))
         for position in row.trace or ():
-            # Where a column chooses the partition no reader could see an order between two of them.
+            # If a column chooses the partition, no reader can see an order between two partitions.
             line = (row.key, position.topic, position.partition, None if promise.is_placed_by_key else row.partition)
             before = last.get(line)
             if before is not None and (before[0] > position or before[1].partition != row.partition):

@@ -1,11 +1,12 @@
-"""Dead letters in the form in which runs of one job are compared: without what differs from run to run.
+"""Dead letters in the form for comparing runs of one job: without what differs from run to run.
 
-    left out    id, job, life, epoch    of the run
+    omitted     id, job, life, epoch    of the run
                 attempts, hindered      of the tracking: three attempts by acknowledgement are one by checkpoint
-                the key                 a sink may keep letters by their ids; the letter itself takes its place
-    renamed     topics and job of the run, wherever the letter names them
+                the key                 a sink may key dead letters by id; the dead letter itself becomes the key
+    renamed     topics and job of the run, wherever the dead letter names them
 
-A row that is not the JSON of a letter stays as it is: the sink may write another format, or rows of another output.
+A row that is not the JSON of a dead letter stays as it is: the sink may write another format, or rows of another
+output.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OF_THE_EVENT = {"source", "part", "at", "child", "shown", "key", "value", "head
 
 
 def compared(letter: Read, names: Mapping[str, str]) -> Read:
-    """A letter as it is compared; `names` are those of the run, and what they are called in every run."""
+    """A dead letter for the comparison; `names` maps the names of the run to those of every run."""
     told = _read(letter.value)
     if told is None:
         return letter

@@ -194,7 +194,7 @@ class SqliteRows(Polled):
                 raise Failed(
                     f"SQLite does not answer a reader: {error}",
                     where=str(self._path),
-                    fix="see who holds the file, and run the trial again",
+                    fix="see which process holds the file, and run the trial again",
                 ) from error
         return [Standing(self.label, 0, left, 0, 0, clock())]
 

@@ -2,8 +2,8 @@
 
     along     reads committed records in a thread, while faults strike and until the job is over
     after     reads committed records from the first to the end; the log, everything that was ever written
-    standing  the end of each partition: an open transaction holds back its last stable offset; and who signed the
-              ledger of the job, from its first record to the end
+    standing  the end of each partition: an open transaction holds back its last stable offset; and which runs wrote
+              the ledger of the job, from its first record to the end
 
 A history names a topic by its label, which is the same in all runs.
 """

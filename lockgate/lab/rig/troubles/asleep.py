@@ -19,17 +19,17 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
+from lockgate.connectors.kafka.ledgertopic import transactional_id
 from lockgate.errors import Failed
 from lockgate.faultpoints import Fault as Armament
-from lockgate.kafka.ledgertopic import transactional_id
 from lockgate.lab.rig.drivers import Driver, GiveUp
 from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.troubles.armed import armament, victim_of
 from lockgate.lab.rig.troubles.processes import is_stopped, send
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
-from lockgate.services.processes import Mark
-from lockgate.services.spark import MACHINE
+from lockgate.lab.services.processes import Mark
+from lockgate.lab.services.spark import MACHINE
 
 EPOCHS_ASLEEP = 3
 _IDLE_SECONDS = 3.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from lockgate.kafka.ledgertopic import transactional_id
-from lockgate.kafka.topics import asked
+from lockgate.connectors.kafka.ledgertopic import transactional_id
+from lockgate.connectors.kafka.topics import asked
 from lockgate.lab.rig.faults import Strike
 from lockgate.lab.rig.troubles.scene import WHERE, Scene
-from lockgate.services.stack import Stack
+from lockgate.lab.services.stack import Stack
 
 _AWAY_SECONDS = (0.0, 4.0)
 _PAUSE_SECONDS = (1.0, 6.0)

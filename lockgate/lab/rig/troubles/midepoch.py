@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockgate.kafka.wire import Connection
+from lockgate.connectors.kafka.wire import Connection
 from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.troubles.processes import executor_of, kill_family, send
 from lockgate.lab.rig.troubles.scene import Scene

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from lockgate.lab.rig.faults import COMMIT_REPLY, Strike
 from lockgate.lab.rig.troubles.scene import Scene
-from lockgate.services.kafkaproxy import Api, KafkaProxy
-from lockgate.services.postgresproxy import PostgresProxy
+from lockgate.lab.services.kafkaproxy import Api, KafkaProxy
+from lockgate.lab.services.postgresproxy import PostgresProxy
 
 _CUT_SECONDS = (2.0, 8.0)
 _SLOW_SECONDS = (4.0, 10.0)

@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lockgate.connectors.kafka.settings import read_settings
+from lockgate.connectors.kafka.topics import asked
+from lockgate.connectors.kafka.wire import Connection
 from lockgate.errors import Failed
-from lockgate.kafka.settings import read_settings
-from lockgate.kafka.topics import asked
-from lockgate.kafka.wire import Connection
 from lockgate.lab.rig.drivers import Driver, Drivers
 from lockgate.lab.rig.faults import Strike
 from lockgate.lab.rig.history import Fault
-from lockgate.services.kafkaproxy import KafkaProxy
-from lockgate.services.postgres import Postgres
-from lockgate.services.postgresproxy import PostgresProxy
-from lockgate.services.spark import SparkCluster
-from lockgate.services.stack import Stack
+from lockgate.lab.services.kafkaproxy import KafkaProxy
+from lockgate.lab.services.postgres import Postgres
+from lockgate.lab.services.postgresproxy import PostgresProxy
+from lockgate.lab.services.spark import SparkCluster
+from lockgate.lab.services.stack import Stack
 
 WHERE = "the Kafka of the trial"
 _LOOK_SECONDS = 0.1

@@ -13,15 +13,15 @@ import pytest
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Opening
-from lockgate.files.manifest import DataFile, Group, Manifest
+from lockgate.connectors.files.manifest import DataFile, Group, Manifest
+from lockgate.connectors.files.sink import FileSink
 from lockgate.guarantees import Guarantee
+from lockgate.lab.prove.places import Readers
 from lockgate.lab.rig.history import Fact, Fault, Gap, History, Read
 from lockgate.lab.rig.judge.checkers import check
 from lockgate.lab.rig.judge.findings import Finding, Outcome
 from lockgate.lab.rig.judge.promises import Keeping, Promise, Row
 from lockgate.lab.rig.readers.files import Files
-from lockgate.proof.places import Readers
-from lockgate.sinks.files import FileSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,6 +16,7 @@ from psycopg.sql import SQL, Identifier
 
 from lockgate.errors import Failed
 from lockgate.guarantees import Guarantee
+from lockgate.lab.prove.places import Readers
 from lockgate.lab.rig.history import Fact, Fault, Gap, History, Read, Reader
 from lockgate.lab.rig.judge.checkers import check
 from lockgate.lab.rig.judge.findings import Finding, Outcome
@@ -23,8 +24,7 @@ from lockgate.lab.rig.judge.promises import Keeping, Promise, Row
 from lockgate.lab.rig.readers.polling import Polled
 from lockgate.lab.rig.readers.rows import canonical, key_of
 from lockgate.lab.rig.readers.tables import PostgresRows, SqliteRows
-from lockgate.proof.places import Readers
-from lockgate.services.postgres import Postgres
+from lockgate.lab.services.postgres import Postgres
 
 EXACT = Guarantee.END_TO_END_EXACTLY_ONCE
 JOB = "lockgate-proof-1-0"

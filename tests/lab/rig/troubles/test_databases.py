@@ -14,8 +14,8 @@ import pytest
 
 from lockgate.lab.rig.faults import ANY_MOMENT, COMMIT_REPLY, Kind, Strike
 from lockgate.lab.rig.troubles import databases, network
-from lockgate.services.postgres import Postgres
-from lockgate.services.postgresproxy import PostgresProxy
+from lockgate.lab.services.postgres import Postgres
+from lockgate.lab.services.postgresproxy import PostgresProxy
 
 pytestmark = pytest.mark.system
 

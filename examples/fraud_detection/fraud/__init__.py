@@ -1,0 +1,1 @@
+"""The show of fraud detection: make transactions with frauds, and run, stop and measure the parts."""

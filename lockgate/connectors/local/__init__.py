@@ -1,0 +1,1 @@
+"""Endpoints without a system of their own: sockets, sensors, memory and the console."""

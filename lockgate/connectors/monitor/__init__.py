@@ -1,0 +1,1 @@
+"""Figures for Prometheus, at an address of the driver."""

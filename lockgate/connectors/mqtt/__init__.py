@@ -1,0 +1,1 @@
+"""MQTT: messages are kept in an inbox on disk before the broker may forget them."""

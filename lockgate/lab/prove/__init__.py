@@ -1,0 +1,1 @@
+"""Show that a promise holds, and that this check can fail."""

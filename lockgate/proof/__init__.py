@@ -1,1 +1,0 @@
-"""What shows that a promise holds, and that the showing can fail."""

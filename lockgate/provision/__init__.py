@@ -1,0 +1,1 @@
+"""What a driver needs before Spark starts: Java, jars, compiled classes and class archives."""

@@ -1,1 +1,0 @@
-"""Real local services for development, tests and proofs: Kafka and PostgreSQL, without root or container."""
