@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from lockgate.dataflow.endpoints import SourceAbility
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
+    Letters,
     Read,
     Rolling,
     TableJoin,
@@ -107,7 +108,9 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
         if isinstance(node.step, ReadTable):
             trails[node.name] = ()  # no event comes from a table
             continue
-        before = dict.fromkeys(trail for name in node.inputs for trail in trails[name])
+        # Dead letters come from everything before an output, and from it: SQL fails on a row, or a sink refuses it.
+        inputs = tuple(trails) if isinstance(node.step, Letters) else node.inputs
+        before = dict.fromkeys(trail for name in inputs for trail in trails[name])
         trails[node.name] = tuple(dict.fromkeys(_extend(trail, node) for trail in before))
         if isinstance(node.step, Write):
             for trail in trails[node.name]:

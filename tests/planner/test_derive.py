@@ -352,6 +352,43 @@ def test_letters_are_no_state_and_do_not_hold_a_job_back_that_is_exactly_once_in
         assert plan(job).refusal() is None
 
 
+@pytest.mark.parametrize("is_joined", [True, False], ids=["above a join", "above a transform"])
+def test_letters_of_events_that_a_replay_fails_on_cannot_be_skipped_by_a_ledger(is_joined: bool) -> None:
+    """In the replay the state lacks the event, and the ledger says that its letter is written: it would be lost."""
+    chance = events("left").select("k", "at", x="if(rand() < 0.5, raise_error('no'), x)")
+    right = stream("right", AnySource("replayable")).select("k", y="x", then="at").event_time("then", lateness="1s")
+    rows = chance.join(right, on="k", within="1m") if is_joined else chance.transform(lambda frame: frame)
+    found = plan(
+        Job(
+            "job",
+            rows.to("out", AnySink(Delivery.TRANSACTIONAL), guarantee=Guarantee.AT_LEAST_ONCE),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+            dead_letters=AnySink(Delivery.TRANSACTIONAL),
+        )
+    )
+    refusal = found.refusal()
+    assert refusal is not None
+    assert "for output" not in refusal.what  # the letters declare what the job declares
+    assert "select 'select', declared at" in str(refusal.where)
+    assert "test_derive.py:" in str(refusal.where)
+
+
+def test_letters_in_another_cluster_need_sql_that_fails_on_the_same_rows_again() -> None:
+    def job(chance: str) -> Job:
+        tried = events().select("k", "x", r=chance).select("k", y="if(r < 0.5, raise_error('no'), x)")
+        return Job(
+            "job",
+            tried.to("out", KafkaSink(topic="topic", servers="one:9092")),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+            dead_letters=KafkaSink(topic="letters", servers="two:9092"),
+        )
+
+    refusal = plan(job("rand()")).refusal()
+    assert refusal is not None
+    assert "'dead-letters' commits after sink 'out', in another cluster" in refusal.what
+    assert plan(job("x / 2")).refusal() is None
+
+
 # Whole jobs
 
 

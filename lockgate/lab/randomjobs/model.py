@@ -12,8 +12,8 @@ worth what its weakest path is worth. If the page leaves a case open, the model 
     a pattern, a window by count or `until`   state of the kind `sum`, whatever they compute
     `.late` and `.timed_out`                  a path through the state of their step; one pass with the results of the
                                               step if it runs in Python (docs/TIME.md), a second one if Spark runs it
-    dead letters                              an output of its own, with a path from each source and each Python step;
-                                              they promise at-least-once if the job does not promise end-to-end
+    dead letters                              an output of its own, with a path from each source, step and sink; they
+                                              promise at-least-once if the job does not promise end-to-end
 
 One thing that no plan can know is judged separately: a `transform` that is declared deterministic counts as that in a
 plan, and is refused when the job starts (`is_refused_at_start`).
@@ -121,13 +121,12 @@ def _worths(spec: Spec, output: Output) -> Iterator[Worth]:
 
 
 def _letters(spec: Spec, system: str) -> Iterator[Worth]:
-    """What dead letters are worth that come from a source, or from a step that runs Python."""
+    """What dead letters are worth: they come from any step, and from a sink that refuses what all steps made."""
     output = Output(DEAD_LETTERS, "", Sink(system))
     for one in spec.outputs:
         for path in _paths(spec, one.input):
-            for number, (step, _) in enumerate(path):
-                if isinstance(step, Source) or _runs_python(spec, step):
-                    yield _worth(spec, output, path[: number + 1], is_transform_state=True)
+            for number in range(len(path)):
+                yield _worth(spec, output, path[: number + 1], is_transform_state=True)
 
 
 def _paths(spec: Spec, reference: str) -> Iterator[tuple[_Node, ...]]:

@@ -11,8 +11,10 @@ from lockgate.lab.randomjobs.model import judge
 from lockgate.lab.randomjobs.spec import (
     Call,
     Column,
+    EventTime,
     FanOut,
     FlatMap,
+    Join,
     Made,
     Map,
     Merge,
@@ -130,6 +132,20 @@ def test_dead_letters_in_memory_hold_back_a_job_that_is_declared_end_to_end() ->
     spec = job((), Sink("kafka"), "END_TO_END_EXACTLY_ONCE")
     assert not judge(replace(spec, dead_letters="kafka")).is_refused
     assert judge(replace(spec, dead_letters="memory")).is_refused
+
+
+def test_dead_letters_come_from_every_step_also_from_sql_above_a_join() -> None:
+    steps = (
+        EventTime("left", "s", "id", 1),
+        noise("x", "left"),
+        Select("renamed", "s", ("id",), (Made("m", Call("noise")),)),
+        EventTime("right", "renamed", "m", 1),
+        Join("j", "x", "right", ("id",), 60),
+    )
+    spec = job(steps, Sink("kafka"), "AT_LEAST_ONCE")
+    assert not judge(spec).is_refused
+    assert judge(replace(spec, dead_letters="kafka")).outputs["dead-letters"].name == "AT_LEAST_ONCE"
+    assert judge(replace(spec, dead_letters="kafka")).is_refused
 
 
 WILD = noise("x", "s")
