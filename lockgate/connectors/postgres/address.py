@@ -8,7 +8,8 @@ Without this, libpq accepts any server that answers, and sends it the password i
 weaker setting counts if it is written: in the dsn, in its service or in a variable of libpq, each setting by itself.
 Only `prefer` in a service file does not count, because libpq does not distinguish it from its own default.
 
-No name of a server shows a password. The parser quotes a dsn that it cannot read, so its message is not passed on.
+No name of a server shows a password. The parser quotes a dsn that it cannot read, so its message is not passed on. It
+takes what follows an unescaped @ or / of a password for the host or the database, so such a dsn is refused.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+_SCHEMES = ("postgresql://", "postgres://")
 _LIBPQ_LEAST = 160_000  # the first one with require_auth
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
@@ -69,15 +71,36 @@ def _parse(plain: str, where: str) -> dict[str, Any]:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        return conninfo_to_dict(plain)
+        given = conninfo_to_dict(plain)
     except (ProgrammingError, UnicodeError):
-        raise BadJob(
-            "the dsn cannot be read",  # and is not shown: there may be a password in it
-            where=where,
-            fix='dsn="postgresql://user:password@host:5432/database", special characters as %XX; or as keywords:'
-            " dsn=\"host=... dbname=... user=... password='...'\"; or a reference to one of these: env:NAME, file:PATH,"
-            " hook:MODULE:FUNCTION",
-        ) from None
+        raise _unreadable("", where) from None
+    if _is_cut_in_password(plain):
+        raise _unreadable(": an @ or a / in its password is not written as %40 or %2F", where) from None
+    return given
+
+
+def _is_cut_in_password(plain: str) -> bool:
+    """Would libpq take a part of the password for the host or the database?
+
+    >>> _is_cut_in_password("postgresql://ada:wonder@land@db/sales"), _is_cut_in_password("postgresql://ada:w@db/sales")
+    (True, False)
+    """
+    if not plain.startswith(_SCHEMES):
+        return False
+    rest = plain.partition("://")[2]
+    # To libpq a user name and a password end at the first @, if no / comes before it.
+    login, _, behind = rest.partition("@")
+    return "@" in (rest if "/" in login else behind).partition("?")[0]
+
+
+def _unreadable(why: str, where: str) -> BadJob:
+    return BadJob(
+        f"the dsn cannot be read{why}",  # and is not shown: there may be a password in it
+        where=where,
+        fix='dsn="postgresql://user:password@host:5432/database", special characters as %XX; or as keywords:'
+        " dsn=\"host=... dbname=... user=... password='...'\"; or a reference to one of these: env:NAME, file:PATH,"
+        " hook:MODULE:FUNCTION",
+    )
 
 
 def _demands(plain: str, given: dict[str, Any], where: str) -> dict[str, str]:

@@ -46,7 +46,17 @@ def test_one_database_has_one_name_without_its_password(dsn: str) -> None:
     assert server_of(dsn, where="test") == "dbname=sales host=db port=5432 user=ada"
 
 
-@pytest.mark.parametrize("dsn", ["host=db s3cret word", "postgresql://ada:s3cret%ZZ@db/sales"])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=db s3cret word",
+        "postgresql://ada:s3cret%ZZ@db/sales",
+        # libpq reads host=s3cret@db, dbname=s3cret@db/sales and host=s3cret@db of these.
+        "postgresql://ada:wonder@s3cret@db/sales",
+        "postgres://ada:5432/s3cret@db/sales",
+        "postgresql://ada@s3cret@db/sales?sslmode=require",
+    ],
+)
 @pytest.mark.parametrize("is_reference", [False, True])
 def test_a_dsn_that_cannot_be_read_is_refused_without_being_shown(
     dsn: str, is_reference: bool, monkeypatch: pytest.MonkeyPatch
@@ -55,8 +65,25 @@ def test_a_dsn_that_cannot_be_read_is_refused_without_being_shown(
     with pytest.raises(BadJob, match="cannot be read") as raised:
         conninfo_of("env:SALES_DSN" if is_reference else dsn, "test")
     assert "s3cret" not in str(raised.value)
+    if not is_reference:
+        with pytest.raises(BadJob, match="cannot be read") as raised:
+            server_of(dsn, "test")
+        assert "s3cret" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://ada:w%40nder%2Fland@db/sales",
+        "postgresql://ada@db/sales",
+        "postgresql://db/sales?user=ada&password=w@nder/land",
+        "host=db dbname=sales user=ada password=w@nder/land",
+    ],
+)
+def test_an_at_sign_in_a_password_is_read_if_nothing_else_is_meant(dsn: str) -> None:
+    assert server_of(dsn, where="test") == "dbname=sales host=db user=ada"
 
 
 def test_a_reference_is_its_own_name_and_is_not_resolved_for_it() -> None:
