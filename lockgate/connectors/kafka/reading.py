@@ -15,6 +15,7 @@ from typing import TypeVar
 from lockgate.commit.permits import Place
 from lockgate.connectors.kafka.batches import Batch, read_batches
 from lockgate.connectors.kafka.codes import Code, name_of
+from lockgate.connectors.kafka.rights import Operation
 from lockgate.connectors.kafka.settings import ClientSettings
 from lockgate.connectors.kafka.topics import PATIENCE_SECONDS, asked
 from lockgate.connectors.kafka.wire import Connection, Fetched, Unanswered
@@ -29,7 +30,7 @@ T = TypeVar("T")
 def read_committed(settings: ClientSettings, topic: str, *, where: str) -> Iterator[bytes]:
     """The values of all records that are committed now, partition by partition, without tombstones."""
     with _connected(settings, where) as connection:
-        shape = asked(lambda: connection.shapes([topic], is_fresh=True), where).get(topic)
+        shape = asked(lambda: connection.shapes([topic], is_fresh=True, needs=Operation.READ), where).get(topic)
         if shape is None:
             raise Refused(
                 f"topic {topic!r} does not exist at {settings.servers}",

@@ -18,7 +18,7 @@ from lockgate.connectors.kafka.rights import Denied
 from lockgate.presenter.gathering import Limits
 from lockgate.presenter.presenter import Places, Presenter
 from support.cli import Called, call
-from support.records import count_ids, make_topics, read_json, send
+from support.records import count_ids, make_topics, producing, read_json, send
 from support.runs import live, run_to_the_end
 from support.secured import CAROLS_PASSWORD, Secured, grant
 from support.waiting import wait_for
@@ -48,6 +48,15 @@ def job() -> Job:
     sink = KafkaSink(topic="out", servers={way.servers!r}, client={way.client!r})
     rows = stream("in", MemorySource([], value="id BIGINT"))
     return Job({name!r}, rows.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
+"""
+LETTERS = """
+from lockgate import Guarantee, Job, KafkaSink, MemorySource, stream
+
+def job() -> Job:
+    out, letters = (KafkaSink(topic=topic, servers={way.servers!r}, client={way.client!r})
+                    for topic in ("out", {letters!r}))
+    rows = stream("in", MemorySource([], value="id BIGINT"))
+    return Job({name!r}, rows.to("out", out), guarantee=Guarantee.AT_LEAST_ONCE, dead_letters=letters)
 """
 NAMES = {"TOPIC": "topic", "TRANSACTIONAL_ID": "transactional id", "GROUP": "consumer group"}
 
@@ -198,6 +207,44 @@ def test_a_right_that_a_command_lacks_is_named(guarded: Guarded) -> None:
     listed = call("transactions", "list", "job.py", cwd=guarded.place)  # brokers hide ids that it may not see
     assert listed.status == 2
     check_named(listed.err, describe, guarded.name)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_right_that_setting_a_ledger_or_ending_a_transaction_lacks_is_named(guarded: Guarded) -> None:
+    guarded.grant(*EXACT.values())
+    guarded.run()
+    own, place = f"lockgate.{guarded.name}", str(guarded.place / "checkpoint")
+    needed = [what for what in EXACT if what in ("read the ledger", "write the ledger", "write in transactions")]
+    needed.append("see the ledger's settings")
+    for without in needed:
+        guarded.grant(*(EXACT[what] for what in needed if what != without))
+        done = guarded.call("ledger", "set", guarded.name, "--epoch", "0", "--checkpoint", place, "--yes")
+        assert done.status == 2, without
+        check_named(done.err, EXACT[without], guarded.name)
+    guarded.grant(("DESCRIBE", "TRANSACTIONAL_ID", "lockgate.{name}"))
+    with producing(guarded.secured.servers, transactional_id=own) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(f"{guarded.name}-out", b"{}").get()
+        ended = guarded.call("transactions", "abort", own, "--yes")
+        producer.abort_transaction()
+    assert ended.status == 2
+    check_named(ended.err, IN_TRANSACTIONS, guarded.name)
+
+
+def test_dead_letters_are_read_with_the_right_to_their_topic_alone(guarded: Guarded) -> None:
+    make_topics(guarded.secured.servers, f"{guarded.name}-letters")
+    way, name = guarded.secured.carol, guarded.name
+    (guarded.place / "job.py").write_text(LETTERS.format(name=name, way=way, letters=f"{name}-letters"))
+    read = ("READ", "TOPIC", "{name}-letters")
+    for rights in ((), (("DESCRIBE", "TOPIC", read[2]),)):
+        guarded.grant(*rights)
+        listed = call("dead-letters", "list", "job.py", cwd=guarded.place)
+        assert listed.status == 2
+        check_named(listed.err, read, name)
+    guarded.grant(read)
+    listed = call("dead-letters", "list", "job.py", cwd=guarded.place)
+    assert listed.status == 0, listed.text
 
 
 def presenter_of(secured: Secured, mechanism: str) -> tuple[Presenter, list[Right]]:
