@@ -24,8 +24,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken_links(page: Path) -> list[str]:
-    broken = []
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", without_blocks(page)):
+    text, broken = without_blocks(page), []
+    defined = dict(re.findall(r"^\[([^\]\n]+)\]: (\S+)$", text, re.MULTILINE))
+    if defined:
+        # Of a page that defines links, every [text] without a target beside it has to be one of them.
+        broken = [name for name in re.findall(r"(?<!`)\[([^\]\n]+)\](?![(:`])", text) if name not in defined]
+    for link in [*re.findall(r"\]\((?!https?:)([^)\s]+)\)", text), *defined.values()]:
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
@@ -41,3 +45,8 @@ def test_the_links_of_a_page_lead_to_files_and_headings(page: str) -> None:
 def test_a_link_to_a_heading_that_is_not_there_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# What it costs, and why\n\n[b](b.md) [a](#what-it-costs-and-why) [a](#what)\n")
     assert broken_links(tmp_path / "a.md") == ["b.md", "#what"]
+
+
+def test_a_link_that_is_defined_elsewhere_in_a_page_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("[this], [that]\n\n[this]: a.md\n[other]: b.md\n")
+    assert broken_links(tmp_path / "a.md") == ["that", "b.md"]

@@ -13,11 +13,14 @@ _CONNECT_SECONDS = 2.0
 
 
 @contextmanager
-def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[socket.socket]]:
+def flooded(
+    *ports: int, connections: int, drip: bytes = b"", queue_seconds: float = _CONNECT_SECONDS
+) -> Iterator[list[socket.socket]]:
     """So many connections in all, one port after the other; they are kept as long as the server lets them.
 
     Args:
         drip: what each says, a byte every second; nothing where it is empty.
+        queue_seconds: how long a few of them may wait together at a server whose queue is full.
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(before[1], connections + 1_000)), before[1]))
@@ -43,7 +46,7 @@ def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[s
                 stranger.connect_ex(("127.0.0.1", ports[number % len(ports)]))
                 batch.append(stranger)
             strangers += batch
-            _await_lines(batch)
+            _await_lines(batch, queue_seconds)
         yield strangers
     finally:
         is_over.set()
@@ -54,9 +57,9 @@ def flooded(*ports: int, connections: int, drip: bytes = b"") -> Iterator[list[s
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def _await_lines(strangers: list[socket.socket]) -> None:
+def _await_lines(strangers: list[socket.socket], seconds: float) -> None:
     """Until each is connected, or refused; one whose server has a full queue tries again after a second, or three."""
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for stranger in strangers:
             selector.register(stranger, selectors.EVENT_WRITE)
