@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def hosts_of_driver(context: SparkContext) -> dict[str, str]:
     """The driver's address for workers, and the address at which it listens: the arguments of a door."""
-    conf = context.getConf()
+    conf = context._conf  # getConf() copies all settings, one call to the JVM for each
     host = conf.get("spark.driver.host") or "127.0.0.1"
     return {"host": host, "bind": conf.get("spark.driver.bindAddress") or host}

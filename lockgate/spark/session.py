@@ -449,7 +449,7 @@ def refuse_mixed_retries(session: SparkSession, *, where: str) -> None:
 
 def refuse_speculation(context: SparkContext, *, where: str) -> None:
     """Refuse a driver that starts a second attempt of a task while the first one still runs."""
-    if str(context.getConf().get("spark.speculation", "false")).strip().lower() == "true":
+    if str(context._conf.get("spark.speculation", "false")).strip().lower() == "true":
         raise Refused(
             "speculation is on: two attempts of one task could both write",
             where=where,
@@ -460,7 +460,7 @@ def refuse_speculation(context: SparkContext, *, where: str) -> None:
 def _refuse_unfit(context: SparkContext, wanted: SessionPlan) -> None:
     """Refuse a driver that runs already, if its settings break a promise: they cannot be changed."""
     where = f"Spark driver of this process, master {context.master}"
-    conf = context.getConf()
+    conf = context._conf  # getConf() copies all settings, one call to the JVM for each
     refuse_speculation(context, where=where)
     if wanted.master is not None and with_attempts(wanted.master, 1) != with_attempts(str(context.master), 1):
         raise Refused(

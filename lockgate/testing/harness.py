@@ -460,10 +460,15 @@ def _log_file() -> Path:
 
 def _open_driver(where: str) -> None:
     """Make sure that this process has a local Spark driver: tasks read files of this machine."""
-    spark = open_session(SessionPlan(app="lockgate harness", master=None, jars=(), log_file=_log_file()))
-    if not is_local(spark.sparkContext):
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        wanted = SessionPlan(app="lockgate harness", master=None, jars=(), log_file=_log_file())
+        context = open_session(wanted).sparkContext
+    if not is_local(context):
         raise Refused(
-            f"the Spark session of this process runs on a cluster, {spark.sparkContext.master}",
+            f"the Spark session of this process runs on a cluster, {context.master}",
             where=where,
             fix="stop that session first, or run the test in a process of its own",
         )

@@ -111,7 +111,7 @@ class KafkaEpochs:
         self.ledger.ensure(self._topics)
         self._transactions = Transactions(self._connection, transactional_id(job), timeout_ms=timeout_ms, where=where)
         self._permits = Permits()
-        conf = spark.sparkContext.getConf()
+        conf = spark.sparkContext._conf  # getConf() copies all settings, one call to the JVM for each
         host = conf.get("spark.driver.host") or "127.0.0.1"
         self._door = PermitDoor(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
         self._followers = followers or Followers(job, {})
