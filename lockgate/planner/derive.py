@@ -121,6 +121,20 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
     return tuple(paths.values())
 
 
+def needs_same_rows(graph: LogicalGraph, step: Node) -> bool:
+    """Does an output after a step promise what it can keep only if a repeated epoch gives it the same rows?"""
+    behind = {step.name}
+    for node in graph.nodes:  # every step comes after those that feed it
+        if not behind & {*node.inputs} and not isinstance(node.step, Letters):
+            continue
+        behind.add(node.name)
+        if not isinstance(node.step, Write) or declared_of(graph, node.step) is not Guarantee.END_TO_END_EXACTLY_ONCE:
+            continue
+        if node.step.sink.ability.delivery is Delivery.IDEMPOTENT or _other_cluster(graph, node) is not None:
+            return True
+    return False
+
+
 def _extend(trail: _Trail, node: Node) -> _Trail:
     is_opaque = isinstance(node.step, Transform)
     if has_state(node) or is_opaque:

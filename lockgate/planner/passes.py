@@ -179,6 +179,15 @@ def find_cuts(graph: LogicalGraph) -> Cuts:
     return Cuts(branches, frozenset(below), tuple(one.name for one in graph.nodes if one.name in needed - below))
 
 
+def is_computed_once(graph: LogicalGraph, one: Node) -> bool:
+    """Has a step one place in all passes together?"""
+    cuts, places = find_cuts(graph), _roots(graph)
+    for node in reversed(graph.nodes):  # every step comes after those that feed it
+        for name in fed_by(graph, node):
+            places[name] += 1 if node.name in cuts.branches else places[node.name]
+    return places[one.name] <= 1
+
+
 def computes_once(node: Node) -> bool:
     """Must it be computed once, because it gives other rows each time? (The SQL of a sink has one place.)"""
     return not isinstance(node.step, Write) and is_wild(node)

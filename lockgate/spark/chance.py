@@ -7,6 +7,7 @@ often a step stands in a query: one that gives other values each time must stand
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TEXT_MAX = 100
+_ID = re.compile(r"#\d+L?")
 _MARK = "lockgate step "
 _DEPTH_MAX = 8
 
@@ -40,6 +42,9 @@ _BY_CHANCE = frozenset(
     }
 )
 """The rows and the state that these keep depend on the order of rows."""
+
+_STORED = frozenset({"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LogicalRelation"})
+"""Rows of files and tables. Those that a program makes itself are others."""
 
 
 def find_chance(frame: DataFrame, before: DataFrame | None = None, *, feeds_state: bool = True) -> str | None:
@@ -60,6 +65,21 @@ def find_chance(frame: DataFrame, before: DataFrame | None = None, *, feeds_stat
             known[text] -= 1
         elif not is_steady or find_changing(text) is not None:
             return _shortened(text)
+    return None
+
+
+def find_unplanned(frame: DataFrame, before: DataFrame, *, is_stream: bool) -> str | None:
+    """Something that a frame reads, and that the frame before it does not; None if there is none.
+
+    Args:
+        is_stream: another stream? Otherwise files or a table that may change before an epoch is repeated.
+    """
+    known = {_without_ids(node) for node in _nodes(before) if not _items(node.children())}
+    for node in _nodes(frame):
+        if _items(node.children()) or _without_ids(node) in known:
+            continue
+        if bool(node.isStreaming()) if is_stream else _kind(node) in _STORED:
+            return _shortened(_without_ids(node))
     return None
 
 
@@ -135,6 +155,11 @@ def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
+def _without_ids(node: Any) -> str:
+    """A node in words, without the numbers that Spark gives to its columns."""
+    return _ID.sub("", str(node.simpleString(_TEXT_MAX)))
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
 
@@ -146,12 +171,13 @@ def _expressions(nodes: Iterable[Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _nodes(frame: DataFrame) -> Iterator[Any]:
-    """Spark's plan of a frame, node by node."""
+    """Spark's plan of a frame, node by node, with the queries inside of its expressions."""
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         node = waiting.pop()
         yield node
         waiting += _items(node.children())
+        waiting += _items(node.subqueries())
 
 
 def _items(found: Any) -> list[Any]:

@@ -41,10 +41,12 @@ from lockgate.dataflow.table import ReadTable
 from lockgate.dataflow.windows import SessionWindow, TimeWindow
 from lockgate.errors import BadJob, InvariantBroken
 from lockgate.planner.chance import feeds_state
+from lockgate.planner.derive import needs_same_rows
 from lockgate.planner.flow import MISSED, Flow
 from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import LogicalGraph, Node
-from lockgate.spark.chance import count_marks, find_chance
+from lockgate.planner.passes import is_computed_once
+from lockgate.spark.chance import count_marks, find_chance, find_unplanned
 from lockgate.spark.context import TASK, Context
 from lockgate.spark.fanout import STAMP, FanOutStep, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
@@ -192,17 +194,47 @@ def _transformed(frame: DataFrame, step: Transform, node: Node, graph: LogicalGr
             where=node.where,
             fix="return the DataFrame that the next step gets",
         )
+    _refuse_other_stream(result, frame, node)
     _refuse_repeated_chance(result, node, graph)
-    is_remembered = feeds_state(graph, node)
-    if step.is_deterministic and (chance := find_chance(result, frame, feeds_state=is_remembered)) is not None:
+    if step.is_deterministic:
+        _refuse_undeclared_chance(result, frame, node, graph)
+    return result
+
+
+def _refuse_other_stream(result: DataFrame, frame: DataFrame, node: Node) -> None:
+    other = find_unplanned(result, frame, is_stream=True)
+    if other is not None:
+        raise BadJob(
+            f"transform {node.name!r} reads a stream that is no source of the job: {other}. Nothing is known of it: can"
+            " it be replayed, and is it the same after a restart?",
+            where=node.where,
+            fix='read it with stream("name", source), and merge or join it',
+        )
+
+
+def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, graph: LogicalGraph) -> None:
+    stored = find_unplanned(result, frame, is_stream=False)
+    if stored is not None:
+        raise BadJob(
+            f"transform {node.name!r} reads files or a table, which may change before an epoch is repeated: {stored}."
+            " Its guarantee would be derived wrongly",
+            where=node.where,
+            fix='join a table of the job, whose snapshot a repeated epoch sees again: .join(table("name", ...), on=...)'
+            "; or declare .transform(..., deterministic=False)",
+        )
+    # The order of rows decides which rows these steps keep. It does no harm if each epoch has one result, and nothing
+    # compares it with that of a replay.
+    is_harmless = not feeds_state(graph, node) and is_computed_once(graph, node) and not needs_same_rows(graph, node)
+    chance = find_chance(result, frame, feeds_state=not is_harmless)
+    if chance is not None:
         raise BadJob(
             f"transform {node.name!r} is not deterministic, by {chance}, and is not declared so: its guarantee would be"
             " derived wrongly",
             where=node.where,
             fix="declare it: .transform(..., deterministic=False); or derive random values from the event, and do not"
-            " let rows depend on the order in which others arrive",
+            " let rows depend on the order in which others arrive; or write its rows to a topic, and continue from"
+            " there in a job of its own",
         )
-    return result
 
 
 def _refuse_repeated_chance(result: DataFrame, node: Node, graph: LogicalGraph) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockgate.connectors.kafka.sink import KafkaSink
+from lockgate.connectors.monitor.sink import MonitorSink
 from lockgate.connectors.postgres.sink import PostgresSink
 from lockgate.connectors.sqlite.sink import SqliteSink
 from lockgate.dataflow import windows
@@ -24,7 +25,7 @@ from lockgate.dataflow.steps import Join, Map, Merge, Read, Rolling, Select, Ste
 from lockgate.dataflow.stream import Stream, stream
 from lockgate.dataflow.tracking import acks
 from lockgate.guarantees import Delivery, Guarantee, Mode
-from lockgate.planner.derive import PathGuarantee, derive
+from lockgate.planner.derive import PathGuarantee, derive, needs_same_rows
 from lockgate.planner.flow import Flow
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.physical import is_exact
@@ -722,3 +723,21 @@ def test_a_table_before_two_kafka_clusters_does_not_hide_that_they_are_two() -> 
     ).refusal()
     assert refusal is not None
     assert "'out-1' commits after sink 'out-0', in another cluster" in refusal.what
+
+
+def test_rows_that_another_order_would_change_fit_one_transaction_only() -> None:
+    """A transform may keep rows by their order, if nothing compares them with those of a replay."""
+    kept = events().transform(lambda frame: frame.limit(3))
+    to = [KafkaSink(topic="topic", servers=f"{name}:9092") for name in ("one", "two")]
+    gauge = MonitorSink(metric="m", value="x", labels="k", latest="x")
+    exactly = Guarantee.END_TO_END_EXACTLY_ONCE
+    cases: list[tuple[Job, bool]] = [
+        (Job("job", kept.to("a", to[0]), guarantee=exactly), False),
+        (Job("job", events("other").to("a", to[0]), kept.to("b", to[1]), guarantee=exactly), True),
+        (Job("job", kept.to("a", to[0]), guarantee=exactly, dead_letters=to[1]), True),
+        (Job("job", kept.to("a", gauge), guarantee=exactly), True),
+        (Job("job", kept.to("a", gauge), guarantee=Guarantee.AT_LEAST_ONCE), False),
+    ]
+    for job, expected in cases:
+        graph = plan(job).logical
+        assert needs_same_rows(graph, graph.node("transform")) is expected, job.outputs

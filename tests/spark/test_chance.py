@@ -129,6 +129,60 @@ def test_a_transform_may_keep_rows_by_their_order_only_if_nothing_remembers_them
     assert sorted(row.lot for row in found) == [*range(7)]
 
 
+def test_a_transform_may_keep_rows_by_their_order_only_for_one_branch(tmp_path: Path) -> None:
+    """Each branch would keep other rows: a lot could be in none of them, or in both."""
+    firsts = numbers().select("id", lot="id % 7").transform(lambda rows: rows.dropDuplicates(["lot"]))
+    with pytest.raises(BadJob, match="transform 'transform' is not deterministic, by Deduplicate") as refused:
+        run_into_memory(tmp_path / "branches", firsts.where("id < 200"), firsts.where("id >= 200"))
+    assert "test_chance.py:" in refused.value.where
+    assert "in a job of its own" in refused.value.fix
+    parts = numbers().select("id", lot="id % 7").transform(lambda rows: rows.dropDuplicates(["lot"]))
+    split = parts.split(low="id < 200", high="id >= 200")
+    low, high = run_into_memory(tmp_path / "split", split["low"], split["high"])
+    assert sorted(row.lot for row in [*low, *high]) == [*range(7)]
+
+
+@pytest.mark.parametrize("is_query", [False, True], ids=["a join", "a query in SQL"])
+def test_a_transform_that_reads_files_has_to_be_declared_so(is_query: bool, tmp_path: Path) -> None:
+    (tmp_path / "lots.json").write_text('{"lot": 3}')
+
+    def with_lots(rows: DataFrame) -> DataFrame:
+        if is_query:
+            return rows.where(f"lot in (select lot from json.`{tmp_path}/lots.json`)")
+        return rows.join(rows.sparkSession.read.json(f"{tmp_path}/lots.json"), "lot")
+
+    lots = numbers().select("id", lot="id % 7")
+    with pytest.raises(BadJob, match="transform 'transform' reads files or a table") as refused:
+        run_into_memory(tmp_path / "hidden", lots.transform(with_lots))
+    assert "test_chance.py:" in refused.value.where
+    assert "table(" in refused.value.fix
+    (found,) = run_into_memory(tmp_path / "declared", lots.transform(with_lots, deterministic=False))
+    assert sorted(row.id for row in found) == [*range(3, COUNT, 7)]
+
+
+def test_a_transform_may_join_rows_that_it_makes_itself_and_its_own(tmp_path: Path) -> None:
+    def with_names(rows: DataFrame) -> DataFrame:
+        names = rows.sparkSession.range(3, 4).select(F.col("id").alias("lot"))
+        return rows.unionByName(rows).join(names, "lot")
+
+    (found,) = run_into_memory(tmp_path, numbers().select("id", lot="id % 7").transform(with_names))
+    assert Counter(row.id for row in found) == Counter([*range(3, COUNT, 7)] * 2)
+
+
+def test_a_transform_that_reads_another_stream_is_refused(tmp_path: Path) -> None:
+    def with_ticks(rows: DataFrame) -> DataFrame:
+        ticks = rows.sparkSession.readStream.schema("id BIGINT").json(str(tmp_path))
+        return rows.unionByName(ticks, allowMissingColumns=True)
+
+    for is_declared in (True, False):
+        with pytest.raises(
+            BadJob, match="transform 'transform' reads a stream that is no source of the job"
+        ) as refused:
+            run_into_memory(tmp_path, numbers().transform(with_ticks, deterministic=is_declared))
+        assert "test_chance.py:" in refused.value.where
+        assert "stream(" in refused.value.fix
+
+
 def test_a_transform_that_gives_the_same_each_time_is_taken_as_it_is(tmp_path: Path) -> None:
     def change(frame: DataFrame) -> DataFrame:
         twice = F.udf(lambda number: number * 2, "BIGINT")
