@@ -7,12 +7,15 @@ its own seed. With several processes each has a Spark session of its own; result
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from itertools import islice
+from multiprocessing.connection import wait
 from random import Random
 
 from lockgate.lab.randomjobs.check import Comparison, compare
@@ -90,13 +93,25 @@ def _shrunk_by_runs(spec: Spec, seed: int, kind: str, run_trial: RunTrial) -> Sp
     return shrink(spec, shows)
 
 
+def _follow() -> None:
+    """Let this process end with its parent, however that ends; the executor alone leaves it waiting for more work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process after its job
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)  # its Spark ends with it: the JVM notices the end of its standard input
+
+
 def _on_processes(one: Callable[[range], list[Seen]], pieces: Iterable[range], processes: int) -> Iterator[list[Seen]]:
     """The results of all pieces, in order. If the caller stops, all processes stop, each after its job."""
     context = multiprocessing.get_context("spawn")
     waiting: deque[Future[list[Seen]]] = deque()
     rest = iter(pieces)
-    # Ctrl-C stops this process, which ends the others.
-    executor = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    executor = ProcessPoolExecutor(processes, context, _follow)
     try:
         waiting.extend(executor.submit(one, piece) for piece in islice(rest, 2 * processes))
         while waiting:

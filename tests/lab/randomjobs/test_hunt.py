@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -20,6 +21,8 @@ from lockgate.lab.randomjobs.shrink import shrink
 from lockgate.lab.randomjobs.spec import Rolling, Spec, used
 from lockgate.lab.randomjobs.trial import may_refuse
 from lockgate.testing import Harness
+from support.process import LOCKGATE, running
+from support.waiting import wait_for
 
 
 def simulate(*arguments: str) -> int:
@@ -152,6 +155,18 @@ def test_only_what_no_plan_can_know_may_be_refused_at_the_start() -> None:
     random_sums = [one for one in specs if any(call.entry == "sum_of_noise" for s in used(one) for call in calls_of(s))]
     assert may_refuse(random_sums[0], refusal)
     assert not may_refuse(next(one for one in specs if one not in random_sums), refusal)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_command_that_started_them(tmp_path: Path, by: signal.Signals) -> None:
+    command = (*LOCKGATE, "simulate", "--jobs", "1000000", "--plan-only", "--processes", "2")
+    with running(*command, cwd=tmp_path) as process:
+        process.wait_for("the first jobs", lambda: " of 1,000,000 jobs" in process.said)
+        family = process.family
+        assert len(family) >= 2
+        process.end(by)
+        wait_for("the end of all processes", lambda: not any(one.is_running() for one in family))
 
 
 def test_several_processes_count_as_one_does() -> None:
