@@ -38,6 +38,7 @@ from lockgate.dataflow.steps import (
     Write,
 )
 from lockgate.dataflow.table import ReadTable
+from lockgate.dataflow.windows import TimeWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
 from lockgate.planner.chance import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
@@ -346,4 +347,6 @@ def _is_idempotent(node: Node) -> bool:
     step = node.step
     if not isinstance(step, Rolling | WindowAggregate):
         return False
+    if isinstance(step, WindowAggregate) and not isinstance(step.window, TimeWindow):
+        return False  # an event that comes twice ends the window earlier
     return all(isinstance(one, str) and is_idempotent_aggregate(one) for one in step.aggregates.values())

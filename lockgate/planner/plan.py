@@ -43,6 +43,8 @@ class Plan:
         True
         """
         broken = [path for path in self.paths if not path.is_kept]
+        if not broken and self.reached < self.declared:  # every output declares less than the job
+            broken = [replace(path, declared=self.declared) for path in self.paths]
         if not broken:
             return None
         worst = min(broken, key=lambda path: path.reached)

@@ -313,11 +313,20 @@ def test_a_max_lifts_nothing_where_a_sum_is_kept_beside_it(first: str, second: s
     assert found.reached is Guarantee.AT_LEAST_ONCE
 
 
-@pytest.mark.parametrize(("aggregate", "key", "lifts"), [("max", "k", 1), ("sum", "k", 0), ("max", None, 0)])
+@pytest.mark.parametrize(
+    ("window", "aggregate", "key", "lifts"),
+    [
+        (windows.tumbling("1 minute"), "max", "k", 1),
+        (windows.tumbling("1 minute"), "sum", "k", 0),
+        (windows.tumbling("1 minute"), "max", None, 0),
+        (windows.tumbling_count(3), "max", "k", 0),  # the second copy is one of the three
+        (windows.until("x > 1"), "max", "k", 0),
+    ],
+)
 def test_what_comes_twice_from_a_job_before_is_told_to_change_nothing(
-    aggregate: str, key: str | None, lifts: int
+    window: windows.Window, aggregate: str, key: str | None, lifts: int
 ) -> None:
-    minutes = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x=f"{aggregate}(x)")
+    minutes = events().key_by("k").window(window).aggregate(x=f"{aggregate}(x)")
     found = planned(minutes, PostgresSink(table="t", dsn="postgresql://host/db", key=key))
     assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
     assert len(found.paths[0].lifts) == lifts
@@ -426,6 +435,19 @@ def test_an_output_that_is_declared_lower_counts_for_itself_only() -> None:
         "screen": Guarantee.AT_LEAST_ONCE,
     }
     assert found.refusal() is None
+
+
+def test_a_job_is_refused_if_every_output_declares_less_than_it_does() -> None:
+    """Its plan would say that end-to-end exactly-once is declared, and nothing in it would be."""
+    least, exactly = Guarantee.AT_LEAST_ONCE, Guarantee.END_TO_END_EXACTLY_ONCE
+    screen = events().to("screen", AnySink(Delivery.PLAIN), guarantee=least)
+    refusal = plan(Job("job", screen, guarantee=exactly)).refusal()
+    assert refusal is not None
+    assert refusal.what.startswith("Job 'job' declares end-to-end exactly-once but reaches at-least-once: ")
+    assert "sink 'screen', declared at test_derive.py:" in str(refusal.where)
+    assert refusal.fix.endswith("or declare Guarantee.AT_LEAST_ONCE")
+    gauge = events().to("gauge", AnySink(Delivery.IDEMPOTENT), guarantee=least)
+    assert plan(Job("job", gauge, guarantee=exactly)).refusal() is None  # it is worth what the job declares
 
 
 @pytest.mark.parametrize("delivery", Delivery)

@@ -77,11 +77,13 @@ class Judgement:
     reached: Worth
     declared: dict[str, Worth]
     repeated: tuple[str, ...]  # steps whose chance would be drawn several times
+    promised: Worth  # by the job
 
     @property
     def is_refused(self) -> bool:
         """Does the plan have to refuse it?"""
-        return bool(self.repeated) or any(self.outputs[name] < worth for name, worth in self.declared.items())
+        is_less = any(self.outputs[name] < worth for name, worth in self.declared.items())
+        return bool(self.repeated) or is_less or self.reached < self.promised
 
 
 _Node = tuple[Source | Step, str]
@@ -101,7 +103,7 @@ def judge(spec: Spec) -> Judgement:
         else:
             deciding.add(DEAD_LETTERS)
     reached = min(worth for name, worth in outputs.items() if not deciding or name in deciding)
-    return Judgement(outputs, reached, declared, tuple(_repeated(spec)))
+    return Judgement(outputs, reached, declared, tuple(_repeated(spec)), Worth[spec.guarantee])
 
 
 def is_refused_at_start(spec: Spec) -> bool:

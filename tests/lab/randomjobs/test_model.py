@@ -142,10 +142,14 @@ def test_dead_letters_come_from_every_step_also_from_sql_above_a_join() -> None:
         EventTime("right", "renamed", "m", 1),
         Join("j", "x", "right", ("id",), 60),
     )
-    spec = job(steps, Sink("kafka"), "AT_LEAST_ONCE")
-    assert not judge(spec).is_refused
-    assert judge(replace(spec, dead_letters="kafka")).outputs["dead-letters"].name == "AT_LEAST_ONCE"
-    assert judge(replace(spec, dead_letters="kafka")).is_refused
+    judged = judge(replace(job(steps, Sink("kafka"), "AT_LEAST_ONCE"), dead_letters="kafka"))
+    assert judged.outputs["dead-letters"].name == "AT_LEAST_ONCE"
+    assert judged.declared["dead-letters"].name == "END_TO_END_EXACTLY_ONCE"
+
+
+def test_a_job_is_refused_if_every_output_declares_less_than_it_does() -> None:
+    assert judge(job((), Sink("console"), "AT_LEAST_ONCE")).is_refused
+    assert not judge(replace(job((), Sink("console"), "AT_LEAST_ONCE"), guarantee="AT_LEAST_ONCE")).is_refused
 
 
 WILD = noise("x", "s")
