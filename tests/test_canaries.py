@@ -8,6 +8,7 @@ directories with checkpoints, logs, Spark's event log and temporary files, the f
 
 import base64
 import gzip
+import os
 import random
 import re
 import shutil
@@ -132,7 +133,7 @@ class World:
             "TMPDIR": temporary,
             "SPARK_LOCAL_DIRS": temporary,
             "SPARK_CONF_DIR": str(self.home / "conf"),
-            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={temporary}",
+            "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} -Djava.io.tmpdir={temporary}",
             "LOCKGATE_HOME": str(self.home / "services"),
         }
 

@@ -117,12 +117,11 @@ def expected(attack: str) -> Counter[tuple[str, int, str]]:
 
 @pytest.mark.slow
 @pytest.mark.system
-@pytest.mark.parametrize("points", [(), ("ASIDE", "HALF")], ids=["unhurt", "killed"])
-def test_more_than_the_driver_has_memory_for_is_written_once_whoever_is_killed(
-    points: tuple[str, ...], kafka: str, attack: str, tmp_path: Path
+def test_more_than_the_driver_has_memory_for_is_written_once_although_the_job_is_killed(
+    kafka: str, attack: str, tmp_path: Path
 ) -> None:
     words = make_job(kafka, tmp_path, attack)
-    name = name_of(words)
+    name, points = name_of(words), ("ASIDE", "HALF")
     faults = [Fault(point, "kill", mark=str(tmp_path / point)) for point in points]
     done = run(*LOCKGATE, *words, cwd=tmp_path, environ={**SMALL_DRIVER, **as_environment(faults)}, seconds=1_200)
     assert done.returncode == 0, done.stdout + done.stderr
