@@ -43,10 +43,8 @@ class Plan:
         True
         """
         broken = [path for path in self.paths if not path.is_kept]
-        if not broken and self.reached < self.declared:  # every output declares less than the job
-            broken = [replace(path, declared=self.declared) for path in self.paths]
         if not broken:
-            return None
+            return self._lowered_refusal()
         worst = min(broken, key=lambda path: path.reached)
         cap = worst.caps[0]
         output = "" if worst.declared is self.declared else f" for output {worst.output!r}"
@@ -55,6 +53,18 @@ class Plan:
             f" {cap.reason}.",
             where=cap.where,
             fix=f"{cap.cure}, or declare Guarantee.{worst.reached.name}",
+        )
+
+    def _lowered_refusal(self) -> OverClaim | None:
+        """The error for a job that reaches less than it declares, because every output declares less; or None."""
+        if self.reached >= self.declared:
+            return None
+        cap = min(self.paths, key=lambda path: path.reached).caps[0]
+        return OverClaim(
+            f"Job {self.job.name!r} declares {self.declared.label}, every output of it declares less, and it reaches"
+            f" {self.reached.label}: {cap.reason}.",
+            where=cap.where,
+            fix=f"declare Guarantee.{self.reached.name} for the job",
         )
 
 
