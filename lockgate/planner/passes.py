@@ -179,9 +179,9 @@ def find_cuts(graph: LogicalGraph) -> Cuts:
     return Cuts(branches, frozenset(below), tuple(one.name for one in graph.nodes if one.name in needed - below))
 
 
-def is_computed_once(graph: LogicalGraph, one: Node) -> bool:
+def is_computed_once(graph: LogicalGraph, one: Node, cuts: Cuts) -> bool:
     """Has a step one place in all passes together?"""
-    cuts, places = find_cuts(graph), _roots(graph)
+    places = _roots(graph)
     for node in reversed(graph.nodes):  # every step comes after those that feed it
         for name in fed_by(graph, node):
             places[name] += 1 if node.name in cuts.branches else places[node.name]

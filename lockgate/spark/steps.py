@@ -79,7 +79,7 @@ def step_rows(node: Node, inputs: list[DataFrame], context: Context) -> DataFram
     if isinstance(step, FanOut):
         return _fanned_out(frame, step, node, context)
     if isinstance(step, Transform):
-        return _transformed(frame, step, node, context.graph)
+        return _transformed(frame, step, node, context)
     if isinstance(step, Merge):
         return _merged(inputs, node, context.graph)
     if isinstance(step, Join):
@@ -174,7 +174,7 @@ def _fanned_out(frame: DataFrame, step: FanOut, node: Node, context: Context) ->
     return apply_fan_out(frame, fan, step.schema, context.rejects)
 
 
-def _transformed(frame: DataFrame, step: Transform, node: Node, graph: LogicalGraph) -> DataFrame:
+def _transformed(frame: DataFrame, step: Transform, node: Node, context: Context) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
@@ -195,9 +195,9 @@ def _transformed(frame: DataFrame, step: Transform, node: Node, graph: LogicalGr
             fix="return the DataFrame that the next step gets",
         )
     _refuse_other_stream(result, frame, node)
-    _refuse_repeated_chance(result, node, graph)
+    _refuse_repeated_chance(result, node, context.graph)
     if step.is_deterministic:
-        _refuse_undeclared_chance(result, frame, node, graph)
+        _refuse_undeclared_chance(result, frame, node, context)
     return result
 
 
@@ -212,7 +212,7 @@ def _refuse_other_stream(result: DataFrame, frame: DataFrame, node: Node) -> Non
         )
 
 
-def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, graph: LogicalGraph) -> None:
+def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, context: Context) -> None:
     stored = find_unplanned(result, frame, is_stream=False)
     if stored is not None:
         raise BadJob(
@@ -224,7 +224,8 @@ def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, g
         )
     # The order of rows decides which rows these steps keep. It does no harm if each epoch has one result, and nothing
     # compares it with that of a replay.
-    is_harmless = not feeds_state(graph, node) and is_computed_once(graph, node) and not needs_same_rows(graph, node)
+    graph, is_once = context.graph, is_computed_once(context.graph, node, context.planned.cuts)
+    is_harmless = is_once and not feeds_state(graph, node) and not needs_same_rows(graph, node)
     chance = find_chance(result, frame, feeds_state=not is_harmless)
     if chance is not None:
         raise BadJob(
