@@ -123,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.goes_on = not self.close_connection
 
     def do_GET(self) -> None:
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+        lengths = self.headers.get_all("Content-Length") or []
+        if {*lengths} - {"0"} or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # the body is not read, and must not count as a request
         path, _, query = self.path.partition("?")
         named = self.headers.get_all("Host") or []
