@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import re
 import socket
 import struct
@@ -19,7 +20,8 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,12 @@ from lockgate.errors import LockgateError
 from lockgate.guarantees import Guarantee
 from lockgate.lab.prove.results import Results
 from lockgate.lab.prove.settings import Settings
+from lockgate.operators.contract import Clock, Outcome, StepFailed
 from lockgate.operators.durations import read_duration
+from lockgate.operators.encoding import PLAIN
+from lockgate.operators.page import Groups, Page, read_states
+from lockgate.operators.pages import Index
+from lockgate.operators.pickled import read_pickled
 from lockgate.operators.statejson import as_json, read_state
 from lockgate.presenter.records import read_score, read_transaction
 from lockgate.runtime.deadletters import _as_line, as_letter
@@ -63,7 +70,7 @@ from lockgate.runtime.topicids import _read_noted
 from lockgate.secrets import check_reference, masked, resolve
 from lockgate.serving.door import _NONSENSE, GONE
 from lockgate.serving.hosts import Hosts
-from lockgate.untrusted import read_json, read_object
+from lockgate.untrusted import Unreadable, read_json, read_object
 from support.batches import seal, varint
 
 CRASHES = Path(__file__).with_name("crashes")
@@ -126,6 +133,66 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
 
 def _dump(facts: object) -> bytes:
     return json.dumps(facts).encode()
+
+
+# ---- what is read from the state of a checkpoint
+
+
+HELD: tuple[Any, ...] = (
+    {"total": [1, 2.5, None, True, b"x"], 5: ("a", 1 << 70)},
+    [
+        datetime(2026, 1, 31, tzinfo=UTC),
+        datetime(2026, 1, 31),
+        date(2026, 1, 31),
+        timedelta(seconds=1),
+        Decimal("1.50"),
+    ],
+    {1, 2},
+)
+
+
+def _decode(content: bytes) -> object:
+    value = PLAIN.decode(content)
+    PLAIN.encode(value)
+    return value
+
+
+def _pages() -> tuple[bytes, ...]:
+    """A page of this format, one of format 1, and one without keys."""
+    page = Page(0)
+    groups = Groups.of([(number, ("key", number), [()]) for number in range(3)])
+    page.take(groups, lambda key, state, rows, clock: Outcome(HELD[key[1]], (), 7, None), Clock(0, 0, 0), [])
+    page.settle()
+    bodies = [pickle.dumps((("key", number), state), 5) for number, state in enumerate(HELD)]
+    hashes, sizes = struct.pack("<3q", 0, 1, 2), struct.pack("<3I", *map(len, bodies))
+    return page.content(), pickle.dumps([hashes, sizes, b"", b"".join(bodies)], 5), Page(0).content()
+
+
+def _page(content: bytes) -> object:
+    """All that is done with a page, whatever the steps of a job do with its states."""
+    found = list(read_states(content))
+    page = Page(0, content)
+    page.wake(lambda key, state, rows, clock: Outcome(state, (), None, None), Clock(0, 10, 10), [])
+    page.convert(lambda state: state, is_woken=True)
+    page.settle()
+    if len(page):
+        for part in (*page.cut(64), *(dealt for _, dealt in page.dealt(2)), *page.parted(1), page.merged(page)):
+            part.content()
+    return found
+
+
+def _indexes() -> tuple[bytes, ...]:
+    index = Index(None)
+    index.note(Page(5, _pages()[0]))
+    index.declared = {"parts": {"a": "b"}, "states": {"s": {"kind": "value", "type": "INT", "ttl_us": None}}}
+    old = {"format": 1, "clock": 3, "declared": None, "begins": [0, 5], "wakes": {5: (7, 8)}}
+    return index.content(), pickle.dumps(old, 5)
+
+
+def _index(content: bytes) -> object:
+    index = Index(content)
+    index.woken(Clock(0, 10, 10)), index.cell_of(3), index.content()
+    return index
 
 
 # ---- what is read from topics
@@ -720,6 +787,10 @@ TARGETS: tuple[Target, ...] = (
         is_json=True,
         has_files=True,
     ),
+    Target("encoded", _decode, tuple(map(PLAIN.encode, HELD)), (Unreadable,)),
+    Target("pickles", read_pickled, tuple(pickle.dumps(one, 5) for one in HELD), (Unreadable,)),
+    Target("pages", _page, _pages(), (Unreadable, StepFailed)),
+    Target("page-indexes", _index, _indexes()),
     Target("states", _state, (_dump(STATE),), VALUES, is_json=True),
     Target("initial-states", _begun, (_dump(STATE), _dump(STATE) + b"\n\n" + _dump(STATE)), (*VALUES, LockgateError)),
     Target("initial-copies", _text(_read_copy), (b'[["a", null], "{}"]',), VALUES, is_json=True),
