@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlparse
 from lockgate.checkpoints.checksums import checksum_of, is_whole
 from lockgate.commit.ledger import Gap, gap_of
 from lockgate.commit.protocol import Epoch
+from lockgate.connectors.files.system import NotAFile, read_file
 from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.untrusted import as_list, as_object, as_type, read_json, read_object, take
 
@@ -96,13 +97,15 @@ class Checkpoint:
         """The bytes of a file; None if there is no file, CheckpointDamaged if they do not fit their checksum."""
         if self.local is not None:
             try:
-                data = (self.local / name).read_bytes()
+                data = read_file(self.local, name)
+                # Elsewhere the file system checks them itself.
+                with contextlib.suppress(FileNotFoundError):
+                    if not is_whole(data, read_file(self.local, checksum_of(name))):
+                        raise self.damaged(name, "its bytes do not fit its checksum")
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            # Elsewhere the file system checks them itself.
-            with contextlib.suppress(FileNotFoundError):
-                if not is_whole(data, (self.local / checksum_of(name)).read_bytes()):
-                    raise self.damaged(name, "its bytes do not fit its checksum")
+            except NotAFile as error:
+                raise self.damaged(name, str(error)) from None
             return data
         system, path = self._remote(name)
         if not system.exists(path):

@@ -15,6 +15,7 @@ from lockgate.checkpoints.operators import Operator, read_operator
 from lockgate.checkpoints.stores import Store, find_stores
 from lockgate.checkpoints.tree import Entry, Tree
 from lockgate.checkpoints.versions import Listings, holds_epoch, partitions_of
+from lockgate.connectors.files.system import NotAFile
 from lockgate.errors import CheckpointDamaged, Refused
 from lockgate.untrusted import read_object
 
@@ -84,17 +85,27 @@ class History:
 
     def partitions(self, epoch: int) -> int | None:
         """How many partitions the state had in an epoch; None if that is not known."""
-        return partitions_of(self.tree.read(f"offsets/{epoch}"))
+        return partitions_of(self._offsets(epoch))
 
     def unread(self, epoch: int) -> dict[str, int]:
         """The files that sources of files have planned after an epoch, with the number of the source."""
-        lines = (self.tree.read(f"offsets/{epoch}") or b"").decode().splitlines()[2:]
+        lines = (self._offsets(epoch) or b"").decode().splitlines()[2:]
         found: dict[str, int] = {}
         for number, line in enumerate(lines):
             read = _log_offset(line)
             if read is not None:
                 found |= {path: number for path, batch in self.source_files(number).items() if batch > read}
         return found
+
+    def _offsets(self, epoch: int) -> bytes | None:
+        try:
+            return self.tree.read(f"offsets/{epoch}")
+        except NotAFile as error:
+            raise CheckpointDamaged(
+                f"the checkpoint's file offsets/{epoch} is damaged: {error}",
+                where=f"checkpoint {self.tree.root}",
+                fix="restore it from a copy of the checkpoint",
+            ) from None
 
     def source_files(self, number: int) -> dict[str, int]:
         """The files in the log of a source, with their place in it; none if it is not a source of files."""

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlparse
 
 from lockgate.checkpoints.tree import LocalTree, Tree
+from lockgate.connectors.files.system import NotAFile
 from lockgate.errors import Refused
 from lockgate.untrusted import Unreadable, read_object, take
 
@@ -54,10 +55,10 @@ def write_marker(tree: Tree, job: str, now: datetime) -> None:
 
 def read_marker(tree: Tree) -> Marker | None:
     """The marker of a checkpoint; None if there is none, Refused if it cannot be read."""
-    content = tree.read(FILE)
     try:
+        content = tree.read(FILE)
         return None if content is None else parse_marker(content)
-    except ValueError as error:
+    except (ValueError, NotAFile) as error:
         raise Refused(
             f"the marker {FILE} cannot be read: {error}",
             where=f"checkpoint {tree.root}",

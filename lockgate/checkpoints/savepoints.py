@@ -32,6 +32,7 @@ from lockgate.checkpoints.tree import Tree
 from lockgate.checkpoints.versions import files_of_epoch
 from lockgate.commit.ledger import Entry, entry_from
 from lockgate.connectors.files.inside import is_inside
+from lockgate.connectors.files.system import NotAFile
 from lockgate.connectors.returned import FOLDER
 from lockgate.errors import CheckpointDamaged, Failed, InvariantBroken, Refused
 from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_object, take, take_nullable
@@ -136,8 +137,11 @@ def refuse_taken(place: Tree) -> None:
 
 def read_savepoint(place: Tree) -> Savepoint:
     """What a savepoint says about itself, after every file was compared with its hash."""
-    content = place.read(FILE)
     where = f"savepoint {place.root}"
+    try:
+        content = place.read(FILE)
+    except NotAFile as error:
+        raise Refused(f"{FILE} cannot be read: {error}", where=where, fix="restore it from a copy") from None
     if content is None:
         raise Refused(
             f"there is no {FILE}, so this is not a savepoint", where=where, fix="name the place of a savepoint"

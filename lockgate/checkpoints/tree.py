@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.checkpoints.checksums import checksum_of
 from lockgate.connectors.files.inside import parts_of, remove_below
-from lockgate.connectors.files.system import ASIDE, as_os_error, local_path, sync
+from lockgate.connectors.files.system import ASIDE, as_os_error, local_path, read_file, sync
 from lockgate.errors import Refused
 from lockgate.private import make_private
 
@@ -54,7 +54,10 @@ class Tree(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file; None if there is none."""
+        """The bytes of a file; None if there is none.
+
+        On this machine's disk a link, a pipe or a device is an OSError: it could lead elsewhere, or never end.
+        """
 
     def read_through(self, name: str) -> int | None:
         """Read a file to its end and keep nothing of it. Returns its size in bytes; None if there is no file."""
@@ -127,7 +130,7 @@ class LocalTree(Tree):
 
     def read(self, name: str) -> bytes | None:
         try:
-            return (self.path / name).read_bytes()
+            return read_file(self.path, name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockgate.connectors.files.system import read_file
 from lockgate.untrusted import read_object, take
 
 FILE = "tries.json"
@@ -65,7 +66,7 @@ class Tries:
         if self.place is None:
             return (1, 1) if epoch <= self.planned else (0, 0)
         try:
-            noted = read_object((self.place / FILE).read_bytes())
+            noted = read_object(read_file(self.place, FILE))
             tries = take(noted, "processed", int), take(noted, "delivered", int)
             return tries if take(noted, "epoch", int) == epoch else (0, 0)
         except (OSError, ValueError):  # missing, or damaged by a crash: it says nothing

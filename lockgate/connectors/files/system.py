@@ -130,16 +130,9 @@ class LocalSystem(System):
 
     def read(self, name: str, *, limit: int | None = None) -> bytes | None:
         try:
-            with open(self._root / name, "rb", opener=_open_at_once) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise NotAFile(f"{name} is not a file")
-                return file.read(-1 if limit is None else limit)
+            return read_file(self._root, name, limit=limit)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise NotAFile(f"{name} is a link, and not a file") from None
-            raise
 
     def parquet_rows(self, name: str) -> int:
         from pyarrow import parquet
@@ -360,6 +353,21 @@ def as_os_error() -> Iterator[None]:
 
 def _jvm_of(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
+
+
+def read_file(root: Path, name: str, *, limit: int | None = None) -> bytes:
+    """The bytes of a file on this machine's disk, or the first of them; NotAFile for a link, a pipe or a device."""
+    try:
+        with open(root / name, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise NotAFile(f"{name} is not a file")
+            return file.read(-1 if limit is None else limit)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotAFile(f"{name} is a link, and not a file") from None
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            raise NotAFile(f"{name} is not a file") from None
+        raise
 
 
 def _open_at_once(path: str, flags: int) -> int:
