@@ -308,7 +308,7 @@ def _parts(content: bytes | None, encoding: Encoding) -> _Parts:
 
 def _arrays(parts: Sequence[bytes]) -> _Parts:
     """The parts as they are used, if they fit together."""
-    if len(parts) != 4 or not all(type(part) is bytes for part in parts):
+    if type(parts) not in (list, tuple) or len(parts) != 4 or not all(type(part) is bytes for part in parts):
         raise Unreadable("a page has four parts of bytes")
     try:
         hashes, sizes = np.frombuffer(parts[0], "<i8"), np.frombuffer(parts[1], "<u4")
