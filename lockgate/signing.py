@@ -5,7 +5,7 @@ cast. An event may hold anything, also text that looks like an error of ours, wi
 out. So what we put into such text is followed by an HMAC, under a key that no event can know:
 
     made       by the driver's process, at random; never written anywhere
-    workers    get it as part of the functions that they run, as they get the secret of the driver's door
+    workers    get it as part of the functions that they run, as they get the secret of the driver's servers
     the JVM    gets it inside of a function, whose arguments plans and event logs show, and whose content they do not
                (connectors/marking.py)
 

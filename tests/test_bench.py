@@ -21,7 +21,7 @@ from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.job import Job
 from lockgate.errors import Refused
 from lockgate.guarantees import Guarantee
-from lockgate.lab.bench import acknowledgement, behind, plain, state, table, windows
+from lockgate.lab.bench import acknowledgement, backlogjob, plain, state, table, windows
 from lockgate.lab.bench.backlog import Epoch, at_share, summarise
 from lockgate.lab.bench.contest import VALUE, Arena, Cards, Mark, Side, StopwatchSink, cpu_seconds, lap_of, write_cards
 from lockgate.lab.bench.counting import count_records
@@ -68,7 +68,7 @@ def test_the_warm_up_is_shown_and_does_not_count() -> None:
     assert found.lines()[1].split() == ["at-least-once", "7", "100", "100"]
 
 
-def test_a_run_that_lost_or_doubled_is_told() -> None:
+def test_a_run_that_lost_or_doubled_is_reported() -> None:
     assert measured(at_least=[1, 1], exactly=[1, 1]).holds
     found = measured(at_least=[1, 1], exactly=[1, 1], delivered=91)
     assert not found.holds
@@ -131,7 +131,7 @@ def test_memory_is_flat_where_the_last_half_takes_no_more_than_the_first_but_for
 
 
 @pytest.mark.parametrize(("last", "told"), [(540, "flat: at most 500 MiB"), (560, "NOT FLAT: at most 500 MiB")])
-def test_a_backlog_is_told_by_its_halves(last: int, told: str) -> None:
+def test_a_backlog_is_judged_by_its_halves(last: int, told: str) -> None:
     looks = [look(0.0, 100), look(0.2, 500), look(0.5, 450), look(0.6, last), look(1.0, 400)]
     found = summarise(looks, EPOCHS, events=1000, delivered=1000)
     assert found.holds
@@ -143,7 +143,7 @@ def test_a_backlog_is_told_by_its_halves(last: int, told: str) -> None:
     assert found.as_json()["is_flat"] is told.startswith("flat")
 
 
-def test_a_backlog_that_lost_or_doubled_is_told_however_flat_it_is() -> None:
+def test_a_backlog_that_lost_or_doubled_is_reported_however_flat_it_is() -> None:
     found = summarise([look(1.0, 1)], EPOCHS, events=1000, delivered=1001)
     assert not found.holds
     assert found.lines()[-1] == "WRONG: 1,000 records were expected, 1,001 are committed"
@@ -151,12 +151,12 @@ def test_a_backlog_that_lost_or_doubled_is_told_however_flat_it_is() -> None:
     assert not Report(settings=Settings(), machine=machine, backlog=found).holds
 
 
-def test_nobody_looked_so_late() -> None:
+def test_no_reader_looked_so_late() -> None:
     assert at_share([look(0.1, 1), look(0.9, 2)], 1.0) == look(0.9, 2)
 
 
 def test_the_job_that_is_behind_is_a_job_file_whose_state_is_exact() -> None:
-    planned = plan(behind.job(servers="broker:9092", payments="in", out="out", name="behind"))
+    planned = plan(backlogjob.job(servers="broker:9092", payments="in", out="out", name="behind"))
     assert planned.refusal() is None
     assert planned.declared is Guarantee.END_TO_END_EXACTLY_ONCE
 
@@ -206,7 +206,7 @@ def test_both_sides_reach_what_they_declare(settings: Settings, side: Guarantee)
     assert planned.reached is side or planned.declared is Guarantee.AT_MOST_ONCE  # whatever runs is worth as much
 
 
-def test_spark_writes_with_the_same_settings_whoever_uses_it() -> None:
+def test_spark_writes_with_the_same_settings_whichever_step_uses_it() -> None:
     settings = Settings(codec="lz4")
     assert settings.client(Guarantee.AT_MOST_ONCE) == settings.client(Guarantee.AT_LEAST_ONCE)
     assert "linger.ms" in settings.client(Guarantee.AT_MOST_ONCE)
@@ -350,7 +350,7 @@ def test_the_disorder_of_events_is_a_function_of_the_seed() -> None:
     assert all(event.came >= event.at for event in events)
 
 
-def test_lateness_is_told_as_shares() -> None:
+def test_lateness_is_reported_as_shares() -> None:
     found = Lateness(
         points=(LatenessPoint(lateness_s=5, late_count=3, event_count=60, wait_s_p50=7.25),),
         aheads=(LatenessAhead(ahead_s=30, lateness_s=35, late_count=0, event_count=30),),
@@ -467,7 +467,7 @@ def test_the_plain_pipeline_passes_bytes_as_they_are(spark: SparkSession, is_key
 @pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_query_by_hand_gives_the_rows_of_the_job(tmp_path: Path) -> None:
+def test_a_hand_written_query_gives_the_rows_of_the_job(tmp_path: Path) -> None:
     arena = Arena(Settings(events=3_000, rows_per_epoch=2_000, repeats=1), tmp_path, tell=print, go_on=lambda: None)
     cards = arena.cards(20)
     sides = (Side("hand", cards, query=state.large_by_hand), Side("own", cards, job=state.job_of(state.large)))

@@ -34,12 +34,12 @@ from lockgate.lab.services.postgres import Postgres
 from support import mqtt, secured
 from support.canaries import Canaries, forms_of
 from support.certificates import Authority
+from support.impostors import tls_in_front
 from support.mqtt import Broker, running_broker, say_hello
 from support.process import LOCKGATE, Process, parameters, running
 from support.process import run as run_process
 from support.records import count_ids, make_topics, send
 from support.secured import Secured, grant, secured_broker
-from support.strangers import tls_in_front
 from support.waiting import wait_for
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
@@ -273,7 +273,7 @@ def test_the_search_finds_a_password_in_the_command_line_of_a_grandchild(tmp_pat
 @needs_openssl
 @pytest.mark.system
 @pytest.mark.slow
-def test_a_job_that_runs_is_killed_and_goes_on_shows_no_password(world: World) -> None:
+def test_a_job_that_runs_is_killed_and_continues_shows_no_password(world: World) -> None:
     name = f"orders-{uuid4().hex[:8]}"
     world.make_topics(name, 20)
     command = world.command("run", name, "--metrics", "0", "--json")

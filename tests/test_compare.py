@@ -69,7 +69,7 @@ def test_the_same_rows_in_any_order_are_exact() -> None:
     assert count_rows(ROWS, ROWS[::-1]) == Tally(3, 3, lost_count=0, duplicated_count=0, other_count=0)
 
 
-def test_a_loss_a_copy_and_a_foreign_row_are_told_apart() -> None:
+def test_a_loss_a_copy_and_a_foreign_row_are_distinguished() -> None:
     delivered = [ROWS[0], ROWS[2], ROWS[2], ROWS[2], ("out", b"a", b"3")]
     assert count_rows(ROWS, delivered) == Tally(3, 5, lost_count=1, duplicated_count=2, other_count=1)
 
@@ -78,7 +78,7 @@ def test_the_same_value_in_another_topic_is_another_row() -> None:
     assert count_rows(ROWS[2:], [("late", None, b"2")]) == Tally(1, 1, lost_count=1, duplicated_count=0, other_count=1)
 
 
-def test_rows_that_cannot_be_told_apart_are_compared_by_their_number() -> None:
+def test_rows_that_cannot_be_distinguished_are_compared_by_their_number() -> None:
     other = [("out", None, b"%d" % number) for number in range(5)]
     assert count_rows(ROWS, other, by_number=True) == Tally(3, 5, lost_count=0, duplicated_count=2, other_count=0)
     assert count_rows(other, ROWS, by_number=True) == Tally(5, 3, lost_count=2, duplicated_count=0, other_count=0)
@@ -426,14 +426,14 @@ def test_a_comparison_by_number_says_so() -> None:
     assert "only their number" in dict(by_number.notes())["lost, duplicated"]
 
 
-def test_the_page_holds_table_and_plot_and_no_markup_of_the_author() -> None:
+def test_the_page_holds_table_and_plot_and_no_markup_of_the_user() -> None:
     page = report().page()
     assert all(text in page for text in ("<svg ", "321", "77", "refused: the sink is &lt;plain&gt;", "6.5 s"))
     assert page.count("at-least-once (checkpoint)") > 1  # in the table and in the plot
     assert "<job>" not in page
 
 
-def test_the_facts_tell_both_ways_of_at_least_once_apart() -> None:
+def test_the_facts_distinguish_both_ways_of_at_least_once() -> None:
     facts = json.loads(json.dumps(report().as_json()))
     assert facts["declared"] == {"guarantee": "AT_LEAST_ONCE", "tracking": "acks"}
     told = [(one["label"], one["guarantee"], one["tracking"], one["latency_ms_p99"]) for one in facts["results"]]

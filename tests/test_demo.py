@@ -17,11 +17,11 @@ from rich.cells import cell_len
 
 from lockgate.cli.demo import Screen
 from lockgate.guarantees import Guarantee
+from lockgate.lab.demo.contender import Kill, plan_kills
 from lockgate.lab.demo.payments import Payments
 from lockgate.lab.demo.reader import Tally, count_delivered
 from lockgate.lab.demo.report import Report, SideReport
 from lockgate.lab.demo.show import EPOCHS, Standing
-from lockgate.lab.demo.side import Kill, plan_kills
 from lockgate.lab.services.stack import Stack
 
 PAYMENTS = Payments(count=2000, seed=3)
@@ -224,7 +224,7 @@ def test_on_a_narrow_terminal_the_table_is_a_list() -> None:
 
 
 @pytest.mark.parametrize("ours", [tally(lost=1), tally(duplicated=1)], ids=["lost", "duplicated"])
-def test_a_broken_promise_of_ours_is_told(ours: Tally) -> None:
+def test_a_broken_promise_of_ours_is_reported(ours: Tally) -> None:
     told = report(spark=tally(), lockgate=ours)
     assert not told.holds
     assert not told.as_json()["holds"]
@@ -296,7 +296,7 @@ def lines_of(terminal: Terminal) -> list[str]:
     return [line for line in re.split(r"[\r\n]", plain) if line]
 
 
-def test_elsewhere_progress_is_a_line_now_and_then_and_only_where_it_is_new() -> None:
+def test_elsewhere_progress_is_a_line_now_and_then_and_only_if_it_is_new() -> None:
     out, times = io.StringIO(), iter([0.0, *(float(second) for second in range(100))])
     screen = Screen(out, clock=lambda: next(times))
     for _ in range(40):

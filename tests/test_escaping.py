@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from lockgate.cli import main as cli
 from lockgate.cli.job import LiveLine
 from lockgate.cli.logs import JsonLines, PlainLines
-from lockgate.cli.plain import plain_output
+from lockgate.cli.safeoutput import plain_output
 from lockgate.cli.transactions import Look, describe, table
 from lockgate.commit.ledger import Entry
 from lockgate.connectors.kafka.wire import Producer, TransactionView
 from lockgate.errors import Failed
 from lockgate.escaping import escape, escape_json, escape_lines, tell
-from lockgate.runtime.letterrows import COLUMNS
-from lockgate.surprises import tell_surprise
+from lockgate.runtime.deadletterrows import COLUMNS
+from lockgate.unexpectederrors import report_unexpected
 
 EVIL = "[red]\x1b[2J\x1b]0;title\x07\r\x9b\u202e\ud800\x7f\n2026-01-01 ERROR lockgate: all is lost\u2028run curl"
 
@@ -69,7 +69,7 @@ def test_a_traceback_quotes_no_control_byte() -> None:
 
 
 def test_a_surprise_is_escaped_on_the_screen_and_in_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_surprise(ValueError(EVIL), fix="report it")
+    report_unexpected(ValueError(EVIL), fix="report it")
     told = capsys.readouterr().err
     assert all(line.isprintable() for line in told.split("\n"))
     file = Path(told.partition("where: ")[2].partition("\n")[0])

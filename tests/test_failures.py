@@ -57,7 +57,7 @@ def test_an_event_that_looks_like_a_gap_is_none(raised: list[Throwable]) -> None
     assert find_error(wrapped(gap)) is None
 
 
-def test_records_that_spark_misses_are_told_without_its_advice_to_skip_them() -> None:
+def test_records_that_spark_misses_are_reported_without_its_advice_to_skip_them() -> None:
     text = (
         "Some data may have been lost because they are not available in Kafka any more;\neither the data was aged out"
         " by Kafka or the topic may have been deleted before all the data in the\ntopic was processed.\nIf you don't"
@@ -158,7 +158,7 @@ def test_a_message_without_a_token_carries_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "error"), [("value", UnparsableValue), ("function", FunctionFailed)])
-def test_the_author_is_told_where_the_row_came_from(kind: str, error: type[Failed]) -> None:
+def test_the_error_says_where_the_row_came_from(kind: str, error: type[Failed]) -> None:
     failure = RowFailure(kind, FAILURE.where, FAILURE.part, FAILURE.at, FAILURE.reason, "x" * 1000)
     told = failure.as_error()
     assert type(told) is error

@@ -140,7 +140,7 @@ def test_a_process_that_is_started_armed_dies_at_its_point(tmp_path: Path) -> No
 
 
 @pytest.mark.process
-def test_a_stopped_process_wakes_up_and_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_process_wakes_up_and_continues(tmp_path: Path) -> None:
     with starting(tmp_path, [Fault("BEFORE_END", "stop")]) as child:
         child.wait_for("the stop", lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
         assert child.end(signal.SIGCONT) == 0
@@ -148,7 +148,7 @@ def test_a_stopped_process_wakes_up_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_thread_that_stops_its_process_does_not_go_on_past_the_point(tmp_path: Path) -> None:
+def test_a_thread_that_stops_its_process_does_not_continue_past_the_point(tmp_path: Path) -> None:
     """Epochs are committed in a thread of their own; a signal for the process would often stop it a little later."""
     code = [
         "import os, signal, threading",

@@ -45,7 +45,7 @@ def test_a_directory_is_open_when_all_that_leads_to_it_is(public: Path, monkeypa
     assert not is_open(public / "missing")
 
 
-def test_an_open_directory_is_told_with_the_fix(caplog: pytest.LogCaptureFixture, public: Path) -> None:
+def test_an_open_directory_is_reported_with_the_fix(caplog: pytest.LogCaptureFixture, public: Path) -> None:
     with caplog.at_level(logging.WARNING):
         warn_if_open(public, "the checkpoint of job 'j'")
         assert caplog.messages == []
@@ -81,7 +81,7 @@ def test_who_may_change_a_file(public: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_files_of_other_users_and_groups_are_told(public: Path) -> None:
+def test_files_of_other_users_and_groups_are_reported(public: Path) -> None:
     file = public / "a.jar"
     file.write_bytes(b"")
     os.chown(file, 12_345, 0)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 from lockgate.checkpoints.checksums import checksum_of, is_whole
 from lockgate.commit.ledger import Gap, gap_of
 from lockgate.commit.protocol import Epoch
-from lockgate.connectors.files.system import NotAFile, read_file
+from lockgate.connectors.files.filesystem import NotAFile, read_file
 from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.untrusted import as_list, as_object, as_type, read_json, read_object, take
 
@@ -142,24 +142,24 @@ class Checkpoint:
     def past(self) -> Past:
         """What a query would find if it started now."""
         planned, ended = self.epochs("offsets"), self.epochs("commits")
-        told = [self._told(f"offsets/{planned[-1]}", "batchWatermarkMs")] if planned else []
-        clock_ms = self._told(f"offsets/{planned[-1]}", "batchTimestampMs") if planned else 0
-        told += [self._told(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
+        told = [self._number_in(f"offsets/{planned[-1]}", "batchWatermarkMs")] if planned else []
+        clock_ms = self._number_in(f"offsets/{planned[-1]}", "batchTimestampMs") if planned else 0
+        told += [self._number_in(f"commits/{ended[-1]}", "nextBatchWatermarkMs")] if ended else []
         newest = max(planned, default=-1)
         upcoming = newest + 1 if newest < 0 or newest in ended else newest
         return Past(planned=newest, upcoming=upcoming, watermark_ms=max(told, default=0), clock_ms=clock_ms)
 
     def is_still(self, epoch: int, now_ms: int) -> bool:
         """Did an epoch run at this time of the clock, without a change of the watermark?"""
-        found = self._told(f"offsets/{epoch}", "batchWatermarkMs")
-        is_now = self._told(f"offsets/{epoch}", "batchTimestampMs") == now_ms
-        return is_now and self._told(f"commits/{epoch}", "nextBatchWatermarkMs") == found
+        found = self._number_in(f"offsets/{epoch}", "batchWatermarkMs")
+        is_now = self._number_in(f"offsets/{epoch}", "batchTimestampMs") == now_ms
+        return is_now and self._number_in(f"commits/{epoch}", "nextBatchWatermarkMs") == found
 
     def watermark_ms(self, epoch: int) -> int:
         """The watermark that an epoch uses, since 1970."""
-        return self._told(f"offsets/{epoch}", "batchWatermarkMs")
+        return self._number_in(f"offsets/{epoch}", "batchWatermarkMs")
 
-    def _told(self, name: str, what: str) -> int:
+    def _number_in(self, name: str, what: str) -> int:
         """A number in the second line of a file in Spark's logs; 0 if the number is missing."""
         try:
             lines = (self.read(name) or b"").decode().splitlines()

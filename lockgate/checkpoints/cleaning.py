@@ -26,7 +26,7 @@ from lockgate.checkpoints.marker import PARTS, is_marked, require_marker
 from lockgate.checkpoints.stores import Store
 from lockgate.checkpoints.tree import Entry, Tree
 from lockgate.checkpoints.versions import refuse_torn, whole_chain
-from lockgate.connectors.files.system import ASIDE
+from lockgate.connectors.files.filesystem import ASIDE
 from lockgate.errors import InvariantBroken, Refused
 
 if TYPE_CHECKING:  # a driver that cleans up while it runs needs none of what a command needs
@@ -67,7 +67,7 @@ class Cleaning:
 
 
 @dataclass(frozen=True)
-class Life:
+class OldCheckpoint:
     """A checkpoint that was put aside, or one that a killed process was restoring."""
 
     name: str
@@ -112,33 +112,35 @@ def plan_cleaning(history: History, keep: int, now: datetime) -> Cleaning:
 
 
 def clean(
-    subject: Subject, keep: int, now: datetime, *, removes: bool, removes_lives: bool
-) -> tuple[Cleaning, list[Life]]:
+    subject: Subject, keep: int, now: datetime, *, removes: bool, removes_old: bool
+) -> tuple[Cleaning, list[OldCheckpoint]]:
     """What may be removed from a stopped job's checkpoint, and the checkpoints beside it; removed if that is wanted."""
-    with subject.alone():
+    with subject.lock_exclusively():
         require_marker(subject.tree, subject.job)
         if subject.ledger is not None:  # a driver on another machine, or a query of write_stream, holds no lock
             with subject.ledger.opened() as ledger:
                 ledger.refuse_driver()
         cleaning = plan_cleaning(look_at(subject.tree), keep, now)
         parent, name = subject.tree.parent()
-        lives = find_lives(parent, name, subject.job)
+        lives = find_old_checkpoints(parent, name, subject.job)
         if removes:
             remove_all(subject.tree, cleaning.files)
-        for life in lives if removes_lives else ():
+        for life in lives if removes_old else ():
             if life.trouble is None:
                 require_marker(parent.below(life.name), subject.job)
                 parent.remove(life.name)
     return cleaning, lives
 
 
-def find_lives(parent: Tree, name: str, job: str) -> list[Life]:
+def find_old_checkpoints(parent: Tree, name: str, job: str) -> list[OldCheckpoint]:
     """The checkpoints that resets put aside, and those of killed restores, beside a checkpoint of this name."""
     found = []
     for folder in parent.folders():
         if folder.startswith(name) and _LIFE.fullmatch(folder.removeprefix(name)):
             entries = parent.entries(folder)
-            found.append(Life(folder, sum(entry.bytes for entry in entries), _trouble(parent, folder, job, entries)))
+            found.append(
+                OldCheckpoint(folder, sum(entry.bytes for entry in entries), _trouble(parent, folder, job, entries))
+            )
     return found
 
 

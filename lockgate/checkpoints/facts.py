@@ -29,7 +29,7 @@ from lockgate.checkpoints.operators import Operator, Read, read_operator
 from lockgate.checkpoints.stores import Snapshot, StateFile, Store, find_stores, read_snapshot
 from lockgate.checkpoints.tree import Entry, Tree
 from lockgate.checkpoints.versions import PARTITIONS
-from lockgate.connectors.files.system import ASIDE
+from lockgate.connectors.files.filesystem import ASIDE
 from lockgate.errors import Refused
 from lockgate.untrusted import as_list, as_object, read_json, read_object, take
 

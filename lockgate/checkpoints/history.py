@@ -15,7 +15,7 @@ from lockgate.checkpoints.operators import Operator, read_operator
 from lockgate.checkpoints.stores import Store, find_stores
 from lockgate.checkpoints.tree import Entry, Tree
 from lockgate.checkpoints.versions import Listings, holds_epoch, partitions_of
-from lockgate.connectors.files.system import NotAFile
+from lockgate.connectors.files.filesystem import NotAFile
 from lockgate.errors import CheckpointDamaged, Refused
 from lockgate.untrusted import read_object
 
@@ -79,7 +79,7 @@ class History:
                 f"files of epoch {self.committed[-1]}, the last one that is done, are missing",
                 where=f"checkpoint {self.tree.root}",
                 fix="find out what is wrong: lockgate checkpoints verify; then go back to an epoch that is complete"
-                f" ({_told(self.reachable)}): lockgate checkpoints rollback --to N",
+                f" ({_epochs_text(self.reachable)}): lockgate checkpoints rollback --to N",
             )
         return self.committed[-1]
 
@@ -151,7 +151,7 @@ def refuse_unreachable(history: History, epoch: int) -> None:
     )
 
 
-def _told(epochs: list[int]) -> str:
+def _epochs_text(epochs: list[int]) -> str:
     return "none is" if not epochs else f"from {epochs[0]} to {epochs[-1]}"
 
 

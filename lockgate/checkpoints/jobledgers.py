@@ -20,7 +20,7 @@ from lockgate.checkpoints.checkpoint import Checkpoint, NextEpoch
 from lockgate.commit import protocol
 from lockgate.commit.followers import stand
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger, short
+from lockgate.commit.repair import MendableLedger, short
 from lockgate.errors import InvariantBroken, LedgerMismatch, LockgateError, Refused
 
 Open = Callable[[], MendableLedger]

@@ -75,7 +75,7 @@ def read_offsets(content: bytes) -> Planned:
     offsets = []
     for number, line in enumerate(lines[1:]):
         source, text = line.split(":", 1) if version != "v1" else (str(number), line)
-        offsets.append(Offset(source, _told(text)))
+        offsets.append(Offset(source, _parsed(text)))
     if not offsets:
         raise ValueError("it has no line for any source")
     at = told.get("batchTimestampMs")
@@ -105,7 +105,7 @@ def read_source_log(content: bytes) -> list[Any]:
     return [read_json(line) for line in lines]
 
 
-def _told(text: str) -> Any:
+def _parsed(text: str) -> Any:
     """An offset: JSON usually, but another source may write any text."""
     try:
         return None if text == _NONE else read_json(text)

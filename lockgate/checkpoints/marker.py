@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlparse
 
 from lockgate.checkpoints.tree import LocalTree, Tree
-from lockgate.connectors.files.system import NotAFile
+from lockgate.connectors.files.filesystem import NotAFile
 from lockgate.errors import Refused
 from lockgate.untrusted import Unreadable, read_object, take
 

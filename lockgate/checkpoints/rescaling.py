@@ -36,19 +36,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.checkpoints.holding import alone
 from lockgate.checkpoints.jobledgers import LedgerTarget
+from lockgate.checkpoints.locking import lock_exclusively
 from lockgate.checkpoints.marker import RESCALING, require_marker
 from lockgate.checkpoints.stateread import find_moment, read_state_of, state_partitions, stateful_operators
 from lockgate.checkpoints.subject import open_checkpoint, open_spark
 from lockgate.checkpoints.tree import open_tree
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger
+from lockgate.commit.repair import MendableLedger
 from lockgate.dataflow.steps import Transform
 from lockgate.errors import CheckpointDamaged, Failed, Refused
 from lockgate.failures import find_error, first_cause
 from lockgate.guarantees import Guarantee
-from lockgate.operators.pages import INDEX, Index
+from lockgate.operators.pagestore import INDEX, Index
 from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan
 from lockgate.spark.keyed import OWNER
@@ -343,7 +343,7 @@ def plan_rescale(job: str, place: str, target: LedgerTarget | None, partitions: 
     """Look; the checkpoint is held, and its ledgers open, until the end. Refused if a rescaling is not possible."""
     checkpoint, tree = open_checkpoint(place)
     rescaling = decide(checkpoint, partitions)
-    with alone(checkpoint.local, job), _opened(target) as ledgers:
+    with lock_exclusively(checkpoint.local, job), _opened(target) as ledgers:
         require_marker(tree, job)
         for one in ledgers:
             one.ledger.refuse_driver()

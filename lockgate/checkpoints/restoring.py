@@ -20,8 +20,8 @@ from datetime import datetime
 
 from lockgate.checkpoints.checkpoint import put_aside
 from lockgate.checkpoints.history import look_at
-from lockgate.checkpoints.holding import is_held
 from lockgate.checkpoints.jobledgers import look_at_followers, set_others
+from lockgate.checkpoints.locking import is_locked
 from lockgate.checkpoints.marker import FILE as MARKER
 from lockgate.checkpoints.marker import (
     read_marker,
@@ -43,7 +43,7 @@ from lockgate.checkpoints.savepoints import (
 from lockgate.checkpoints.subject import Subject
 from lockgate.checkpoints.tree import LocalTree, Tree
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger, gone, look, short
+from lockgate.commit.repair import MendableLedger, gone, look, short
 from lockgate.errors import Failed, Refused
 
 
@@ -62,8 +62,8 @@ def save(subject: Subject, place: Tree, now: datetime) -> tuple[Savepoint, bool]
     refuse_taken(place)
     if read_marker(subject.tree) is not None:
         refuse_other_job(subject.tree, subject.job)
-    is_live = subject.local is None or is_held(subject.local)
-    with nullcontext() if is_live else subject.alone():
+    is_live = subject.local is None or is_locked(subject.local)
+    with nullcontext() if is_live else subject.lock_exclusively():
         refuse_unfinished(subject.checkpoint)
         entry = _ledger_now(subject, is_live=is_live)
         saved = take_savepoint(
@@ -121,7 +121,7 @@ def restore(
     parent, name = tree.parent()
     aside_name = f"{name}.restoring-{secrets.token_hex(4)}"
     moved: str | None = None
-    with subject.alone():
+    with subject.lock_exclusively():
         is_taken = _is_taken(subject, may_put_aside=may_put_aside)  # a job may have run in the meantime
         _make_places(subject)
         with nullcontext() if subject.ledger is None else subject.ledger.opened() as ledger:

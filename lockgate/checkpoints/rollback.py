@@ -6,8 +6,8 @@ Later epochs may be committed, and then their rows are visible already:
     --outputs skip    one is computed for its state and not delivered. This is possible for one epoch only, because
                       Spark repeats only the last epoch over the same events, and only if the checkpoint has its offsets
 
-Order: look, fence and set the ledgers, then remove (goingback.py). A driver that is alive stops when it next reads the
-ledger. If the command dies halfway, give it again.
+Order: look, fence and set the ledgers, then remove (laterepochs.py). A driver that is alive stops when it next reads
+the ledger. If the command dies halfway, give it again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from datetime import UTC, datetime
 
 from lockgate.checkpoints.checkpoint import SourceRange, source_ranges
 from lockgate.checkpoints.cleaning import remove_all
-from lockgate.checkpoints.goingback import later_files, refuse_lost_files
 from lockgate.checkpoints.history import History, look_at, refuse_unreachable
 from lockgate.checkpoints.jobledgers import entry_for, set_others
+from lockgate.checkpoints.laterepochs import later_files, refuse_lost_files
 from lockgate.checkpoints.marker import require_marker
 from lockgate.checkpoints.positions import check_topics, refuse_lost
 from lockgate.checkpoints.rescaling import is_rescaling
 from lockgate.checkpoints.subject import Subject
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger, gone, keep_staged, short
+from lockgate.commit.repair import MendableLedger, gone, keep_staged, short
 from lockgate.errors import Failed, Refused
 
 
@@ -76,7 +76,7 @@ def plan_rollback(subject: Subject, epoch: int, outputs: str | None) -> Iterator
             where="command line",
             fix="omit --servers: all clusters of the job's file are set",
         )
-    with subject.alone(), nullcontext() if target is None else target.opened() as ledger:
+    with subject.lock_exclusively(), nullcontext() if target is None else target.opened() as ledger:
         require_marker(subject.tree, subject.job)
         history = look_at(subject.tree)
         refuse_unreachable(history, epoch)

@@ -31,8 +31,8 @@ from lockgate.checkpoints.history import History, look_at
 from lockgate.checkpoints.tree import Tree
 from lockgate.checkpoints.versions import files_of_epoch
 from lockgate.commit.ledger import Entry, entry_from
-from lockgate.connectors.files.inside import is_inside
-from lockgate.connectors.files.system import NotAFile
+from lockgate.connectors.files.confined import is_inside
+from lockgate.connectors.files.filesystem import NotAFile
 from lockgate.connectors.returned import FOLDER
 from lockgate.errors import CheckpointDamaged, Failed, InvariantBroken, Refused
 from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_object, take, take_nullable

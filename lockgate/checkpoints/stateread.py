@@ -21,7 +21,7 @@ from lockgate.errors import CheckpointDamaged, Refused
 from lockgate.operators.contract import Clock, Key
 from lockgate.operators.evolution import adapt
 from lockgate.operators.page import read_states
-from lockgate.operators.pages import INDEX, Index, damaged
+from lockgate.operators.pagestore import INDEX, Index, damaged
 from lockgate.operators.views import show_state
 from lockgate.planner.logical import Node, is_operator
 from lockgate.planner.physical import has_state

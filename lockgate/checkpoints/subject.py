@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.facts import CheckpointFacts, look_at
-from lockgate.checkpoints.holding import alone
 from lockgate.checkpoints.jobledgers import LedgerTarget
+from lockgate.checkpoints.locking import lock_exclusively
 from lockgate.checkpoints.tree import Tree, open_tree
-from lockgate.connectors.files.system import local_path
+from lockgate.connectors.files.filesystem import local_path
 from lockgate.dataflow.endpoints import Sink, Source
 from lockgate.errors import Refused
 
@@ -44,9 +44,9 @@ class Subject:
         return [name for name, sink in self.sinks.items() if sink.location is not None and sink.location.replaced_by]
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock_exclusively(self) -> Iterator[None]:
         """Be the only process that uses the checkpoint, as far as this can be known."""
-        with alone(self.local, self.job):
+        with lock_exclusively(self.local, self.job):
             yield
 
     def warn_unseen(self) -> list[str]:

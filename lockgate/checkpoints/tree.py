@@ -1,6 +1,6 @@
 """All files below a directory, on this machine's disk or on any Hadoop file system: look, copy, remove.
 
-Names are relative to the root, with slashes. Unlike the commits of a FileSink (connectors/files/system.py), nothing
+Names are relative to the root, with slashes. Unlike the commits of a FileSink (connectors/files/filesystem.py), nothing
 here races with another writer: a command that changes a checkpoint first makes sure that no driver uses it. So any
 Hadoop file system is enough.
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lockgate.checkpoints.checksums import checksum_of
-from lockgate.connectors.files.inside import parts_of, remove_below
-from lockgate.connectors.files.system import ASIDE, as_os_error, local_path, read_file, sync
+from lockgate.connectors.files.confined import parts_of, remove_below
+from lockgate.connectors.files.filesystem import ASIDE, as_os_error, local_path, read_file, sync
 from lockgate.errors import Refused
 from lockgate.private import make_private
 

@@ -20,18 +20,18 @@ from datetime import UTC, datetime
 
 from lockgate.checkpoints.checkpoint import Checkpoint, SourceRange, next_epoch, source_ranges
 from lockgate.checkpoints.cleaning import remove_all
-from lockgate.checkpoints.goingback import later_files
 from lockgate.checkpoints.history import look_at
-from lockgate.checkpoints.holding import alone
 from lockgate.checkpoints.jobledgers import LedgerTarget
+from lockgate.checkpoints.laterepochs import later_files
+from lockgate.checkpoints.locking import lock_exclusively
 from lockgate.checkpoints.marker import require_marker
 from lockgate.checkpoints.rescaling import refuse_unfinished
 from lockgate.checkpoints.subject import open_checkpoint
 from lockgate.checkpoints.tree import Tree
 from lockgate.commit import protocol
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger, gone
 from lockgate.commit.protocol import Epoch
+from lockgate.commit.repair import MendableLedger, gone
 from lockgate.errors import Failed, LedgerMismatch, Refused
 
 
@@ -77,7 +77,7 @@ def find_uncommitted(target: LedgerTarget) -> Iterator[Uncommitted]:
     epoch = uncommitted_epoch(checkpoint)
     files = uncommitted_files(tree, epoch.number)
     ranges = source_ranges(checkpoint, epoch.number, epoch.number)
-    with alone(checkpoint.local, target.job), target.opened() as ledger:
+    with lock_exclusively(checkpoint.local, target.job), target.opened() as ledger:
         require_marker(tree, target.job)
         if not ledger.exists:
             told = gone(ledger, target.job)

@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.cli import checkpointfacts
+from lockgate.cli import checkpointinspection
 from lockgate.cli.ledger import count_records, describe_ranges
-from lockgate.cli.ledgers import checkpoint_place, find_ledger, find_subject, offer_ledger
+from lockgate.cli.ledgeraccess import checkpoint_place, find_ledger, find_subject, offer_ledger
 from lockgate.cli.target import read_job
-from lockgate.commit.mending import short
+from lockgate.commit.repair import short
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:
-    from lockgate.checkpoints.cleaning import Cleaning, Life
+    from lockgate.checkpoints.cleaning import Cleaning, OldCheckpoint
     from lockgate.checkpoints.rescaling import Rescale
     from lockgate.checkpoints.subject import Subject
     from lockgate.planner.plan import Plan
@@ -36,7 +36,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         " `diff` only look, also while the job runs, and take any checkpoint of Spark's.",
     )
     commands = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    checkpointfacts.register(commands)
+    checkpointinspection.register(commands)
 
     rollback = commands.add_parser(
         "rollback",
@@ -213,10 +213,8 @@ def run_clean(arguments: argparse.Namespace) -> int:
     from lockgate.checkpoints.cleaning import clean
 
     subject = find_subject(arguments)
-    removes_lives = arguments.yes and arguments.lives
-    cleaning, lives = clean(
-        subject, arguments.keep, datetime.now(UTC), removes=arguments.yes, removes_lives=removes_lives
-    )
+    removes_old = arguments.yes and arguments.lives
+    cleaning, lives = clean(subject, arguments.keep, datetime.now(UTC), removes=arguments.yes, removes_old=removes_old)
     if arguments.json:
         facts = {
             "job": subject.job,
@@ -225,17 +223,19 @@ def run_clean(arguments: argparse.Namespace) -> int:
             "lives": [asdict(life) for life in lives],
             "warnings": subject.warn_unseen(),
             "removed": arguments.yes,
-            "lives_removed": removes_lives,
+            "lives_removed": removes_old,
         }
         print(json.dumps(facts, indent=2))
         return 0
-    for line in (*_describe_cleaning(subject, cleaning, lives, with_lives=arguments.lives), *subject.warn_unseen()):
+    for line in (*_describe_cleaning(subject, cleaning, lives, with_old=arguments.lives), *subject.warn_unseen()):
         print(line)
     print("removed" if arguments.yes else "nothing was removed; add --yes")
     return 0
 
 
-def _describe_cleaning(subject: Subject, cleaning: Cleaning, lives: list[Life], *, with_lives: bool) -> list[str]:
+def _describe_cleaning(
+    subject: Subject, cleaning: Cleaning, lives: list[OldCheckpoint], *, with_old: bool
+) -> list[str]:
     first, last = cleaning.kept[0], cleaning.kept[-1]
     lines = [
         f"checkpoint  {subject.tree.root}",
@@ -245,7 +245,7 @@ def _describe_cleaning(subject: Subject, cleaning: Cleaning, lives: list[Life], 
     if not cleaning.parts:
         lines.append("to remove   nothing in the checkpoint")
     for life in lives:
-        fate = life.trouble or ("to remove" if with_lives else "stays, without --lives")
+        fate = life.trouble or ("to remove" if with_old else "stays, without --lives")
         lines.append(f"put aside   {life.name}, {life.bytes:,} bytes: {fate}")
     return lines
 

@@ -56,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare, write the page, and report."""
     from lockgate.cli.jobfile import load_job
-    from lockgate.cli.typed import PARAMETERS, hide
+    from lockgate.cli.passwords import PARAMETERS, hide
     from lockgate.lab.compare.comparison import EVENTS, KILLS, SECONDS, SEED, Setting, compare
     from lockgate.lab.compare.events import copy_events, make_events
     from lockgate.lab.compare.renamed import find_endpoints
@@ -81,7 +81,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     setting = Setting(
         job=job,
         endpoints=endpoints,
-        job_file=Path(__file__).with_name("compared.py"),
+        job_file=Path(__file__).with_name("comparedjob.py"),
         source={"file": str(Path(arguments.file).resolve()), "parameters": shown},
         environ=environ,
         events=taken,

@@ -13,7 +13,7 @@ from lockgate.errors import Refused
 from lockgate.escaping import escape, escape_json
 
 if TYPE_CHECKING:
-    from lockgate.runtime.deadletters import Letter, LetterDesk
+    from lockgate.runtime.deadletters import DeadLetterStore, Letter
 
 _REASON_MAX = 90
 
@@ -64,14 +64,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_list(arguments: argparse.Namespace) -> int:
     """List the dead letters of a job."""
-    desk = _desk(arguments)
-    letters = _of_step(desk, desk.letters(), arguments.step)
+    store = _store(arguments)
+    letters = _of_step(store, store.letters(), arguments.step)
     if arguments.json:
         for letter in letters:
-            print(escape_json(json.dumps(_facts(desk, letter))))
+            print(escape_json(json.dumps(_facts(store, letter))))
         return 0
     if not letters:
-        print(f"job {desk.job.name} has no dead letters" + (f" of step {arguments.step}" if arguments.step else ""))
+        print(f"job {store.job.name} has no dead letters" + (f" of step {arguments.step}" if arguments.step else ""))
         return 0
     titles = ("ID", "EPOCH", "STEP", "ATTEMPTS", "STANDING", "PLACE", "REASON")
     rows = [
@@ -80,7 +80,7 @@ def run_list(arguments: argparse.Namespace) -> int:
             str(letter.epoch),
             letter.step,
             str(letter.attempts),
-            desk.standing(letter).value,
+            store.standing(letter).value,
             letter.place,
             _short(letter.reason),
         )
@@ -94,8 +94,8 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Show one dead letter."""
-    desk = _desk(arguments)
-    (letter,) = desk.find([arguments.id])
+    store = _store(arguments)
+    (letter,) = store.find([arguments.id])
     facts = {
         "id": letter.id,
         "job": letter.job,
@@ -104,7 +104,7 @@ def run_show(arguments: argparse.Namespace) -> int:
         "step": letter.step,
         "reason": letter.reason,
         "attempts": letter.attempts,
-        "standing": desk.standing(letter).value,
+        "standing": store.standing(letter).value,
         "place": letter.place,
         "timestamp": "none" if letter.timestamp is None else letter.timestamp.isoformat(),
         "the step saw": letter.shown,
@@ -120,34 +120,34 @@ def run_replay(arguments: argparse.Namespace) -> int:
     """Send dead letters back into their job."""
     from lockgate.runtime.deadletters import Standing
 
-    desk = _desk(arguments)
-    asked = desk.letters() if arguments.all else desk.find(arguments.ids)
-    letters = _of_step(desk, asked, arguments.step)
+    store = _store(arguments)
+    asked = store.letters() if arguments.all else store.find(arguments.ids)
+    letters = _of_step(store, asked, arguments.step)
     if len(letters) < len(asked) and not arguments.all:
         others = ", ".join(one.id for one in asked if one not in letters)
-        raise Refused(f"--step {arguments.step} and --id do not fit: {others}", where=desk.where, fix="omit --step")
+        raise Refused(f"--step {arguments.step} and --id do not fit: {others}", where=store.where, fix="omit --step")
     if arguments.all:
-        passed = Counter(desk.standing(letter) for letter in letters)
-        letters = [one for one in letters if desk.standing(one) not in (Standing.SENT, Standing.OTHER_LIFE)]
-        for standing in (Standing.SENT, Standing.OTHER_LIFE):
+        passed = Counter(store.standing(letter) for letter in letters)
+        letters = [one for one in letters if store.standing(one) not in (Standing.SENT, Standing.BEFORE_RESET)]
+        for standing in (Standing.SENT, Standing.BEFORE_RESET):
             if passed[standing]:
                 print(f"passed over: {_letters(passed[standing])} {standing.value}")
-    sendings = desk.send(letters)
+    sendings = store.send(letters)
     for one in sendings:
         told = "" if one.told is None else f": {escape(one.told)}"
         print(f"{one.letter.id}  {'sent' if one.is_sent else 'not sent'}{told}")
     sent = sum(one.is_sent for one in sendings)
-    print(f"{_letters(sent)} sent back to job {desk.job.name}, {len(sendings) - sent} not sent")
+    print(f"{_letters(sent)} sent back to job {store.job.name}, {len(sendings) - sent} not sent")
     if sent:
         print("the running job, or its next run, takes them in its next epoch")
     return 0 if sent == len(sendings) else 1
 
 
-def _desk(arguments: argparse.Namespace) -> LetterDesk:
+def _store(arguments: argparse.Namespace) -> DeadLetterStore:
     from lockgate.cli.jobfile import load_job
-    from lockgate.runtime.deadletters import LetterDesk
+    from lockgate.runtime.deadletters import DeadLetterStore
 
-    return LetterDesk(load_job(arguments.file, arguments.parameters), checkpoint=arguments.checkpoint)
+    return DeadLetterStore(load_job(arguments.file, arguments.parameters), checkpoint=arguments.checkpoint)
 
 
 def _offer(parser: argparse.ArgumentParser) -> None:
@@ -161,21 +161,21 @@ def _offer_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", metavar="STEP", help="only those of this step, as `lockgate plan` shows it")
 
 
-def _of_step(desk: LetterDesk, letters: list[Letter], step: str | None) -> list[Letter]:
+def _of_step(store: DeadLetterStore, letters: list[Letter], step: str | None) -> list[Letter]:
     """The dead letters of a step; Refused if neither the job nor one of its dead letters has this step."""
     if step is None:
         return letters
     found = [letter for letter in letters if letter.step == step]
-    if not found and step not in desk.steps:
+    if not found and step not in store.steps:
         raise Refused(
-            f"job {desk.job.name!r} has no step {step!r}, and no dead letter of one",
-            where=desk.where,
-            fix=f"dead letters come from {', '.join(map(repr, desk.steps))}",
+            f"job {store.job.name!r} has no step {step!r}, and no dead letter of one",
+            where=store.where,
+            fix=f"dead letters come from {', '.join(map(repr, store.steps))}",
         )
     return found
 
 
-def _facts(desk: LetterDesk, letter: Letter) -> dict[str, Any]:
+def _facts(store: DeadLetterStore, letter: Letter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "life": letter.life,
@@ -183,7 +183,7 @@ def _facts(desk: LetterDesk, letter: Letter) -> dict[str, Any]:
         "step": letter.step,
         "reason": letter.reason,
         "attempts": letter.attempts,
-        "standing": desk.standing(letter).value,
+        "standing": store.standing(letter).value,
         "source": letter.source,
         "part": letter.part,
         "at": letter.at,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lockgate.connectors.files.compaction import Compaction, Limits, Prospect
-    from lockgate.connectors.files.system import System
+    from lockgate.connectors.files.filesystem import System
 
 _TARGET_SIZE = "128 MB"
 _LOG = Path(".lockgate") / "logs" / "files-compact.spark.log"
@@ -67,7 +67,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_compact(arguments: argparse.Namespace) -> int:
     """Merge the small files of every job in a directory."""
     from lockgate.connectors.files.compaction import foresee
-    from lockgate.connectors.files.system import open_system
+    from lockgate.connectors.files.filesystem import open_system
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
@@ -129,7 +129,7 @@ def read_limits(arguments: argparse.Namespace) -> Limits:
 
 def find_jobs(system: System, where: str) -> list[str]:
     """The jobs with files in a directory; Refused if it is not that of a FileSink."""
-    from lockgate.connectors.files.log import logs_in
+    from lockgate.connectors.files.manifestlog import logs_in
 
     try:
         is_there = system.exists("")

@@ -164,8 +164,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
 def run_job(arguments: argparse.Namespace) -> int:
     """Run a job in a process of its own, which is restarted when it dies, and show its progress."""
     from lockgate.cli.jobfile import load_job
+    from lockgate.cli.passwords import WORDS, hide
     from lockgate.cli.supervisor import Report, Supervisor
-    from lockgate.cli.typed import WORDS, hide
     from lockgate.runtime.metrics.prometheus import check_prometheus
     from lockgate.runtime.metrics.server import address_of, host_in, listen
     from lockgate.runtime.restarts import SAME_FAILURES_MAX, SAME_FAILURES_MAX_TO_THE_END, Restarts
@@ -209,13 +209,13 @@ def run_job(arguments: argparse.Namespace) -> int:
         with _jvm_is_there():
             return _drive(load_job(arguments.file, arguments.parameters), arguments, report, lines)
     except LockgateError as error:
-        report.tell_error(error)
+        report.send_error(error)
         raise
     except BrokenPipeError:
-        report.tell_final("its output has no reader any more")
+        report.send_final("its output has no reader any more")
         raise
     except Exception as surprise:
-        report.tell_surprise(surprise)
+        report.send_unexpected(surprise)
         raise
 
 
@@ -294,7 +294,7 @@ def _run(job: Job, arguments: argparse.Namespace, report: Report, lines: JsonLin
     has_past = is_tracked and _has_past(place, note)
     # A person waits for a run that is to end, and can get the error at once if no broker answers.
     if has_past and not new_life and not arguments.until_caught_up:
-        report.tell_past()
+        report.send_past()
     options = Options(
         checkpoint=arguments.checkpoint,
         master=arguments.master,

@@ -158,7 +158,7 @@ def _convert(text: str, kind: Any, name: str, path: str) -> Any:
             return _as_kind(text, choice)
         except (ValueError, KeyError, StopIteration, LockgateError):
             continue
-    told = " or ".join(_told(choice) for choice in choices)
+    told = " or ".join(_type_text(choice) for choice in choices)
     shown = masked_value(name, text)
     if typing.get_origin(kind) is typing.Literal:
         raise Refused(f"parameter {name}={shown!r} is not one of {told}", where=path, fix=f"give one of {told}")
@@ -169,7 +169,7 @@ def _convert(text: str, kind: Any, name: str, path: str) -> Any:
     )
 
 
-def _told(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(map(str, typing.get_args(kind)))
     return str(getattr(kind, "__name__", kind))
@@ -183,7 +183,7 @@ def _example(kind: Any) -> str:
         return "a time such as 2026-01-31T12:00:00"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return f"one of {', '.join(name.lower() for name in kind.__members__)}"
-    return f"a value of type {_told(kind)}"
+    return f"a value of type {_type_text(kind)}"
 
 
 def _as_kind(text: str, kind: Any) -> Any:

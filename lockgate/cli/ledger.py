@@ -15,8 +15,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lockgate.cli.ledgers import find_ledger, offer_ledger
-from lockgate.commit.mending import gone, keep_staged, look, short
+from lockgate.cli.ledgeraccess import find_ledger, offer_ledger
+from lockgate.commit.repair import gone, keep_staged, look, short
 from lockgate.errors import Refused
 from lockgate.escaping import escape
 

@@ -35,10 +35,10 @@ from lockgate.cli import (
     transactions,
 )
 from lockgate.cli.logs import log_error, write_plain
-from lockgate.cli.plain import plain_output
-from lockgate.cli.typed import WORDS, take
+from lockgate.cli.passwords import WORDS, take
+from lockgate.cli.safeoutput import plain_output
 from lockgate.errors import LockgateError, Refused
-from lockgate.surprises import tell_surprise
+from lockgate.unexpectederrors import report_unexpected
 
 GROUPS = (
     new,
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             log_error(surprise)
             return 1
         fix = "report it with that file; lockgate --debug ... shows the same at once"
-        tell_surprise(surprise, fix=fix, show=arguments.debug)
+        report_unexpected(surprise, fix=fix, show=arguments.debug)
         return 1
 
 

@@ -143,11 +143,11 @@ def _is_taken(name: str, directory: Path) -> bool:
 
 def _refusal(arguments: argparse.Namespace, what: str) -> Refused:
     """The refusal of a name, with the same command for a valid one."""
-    mended = re.sub(r"\W+", "_", arguments.name.removesuffix(".py"), flags=re.ASCII).strip("_")
-    mended = mended.removeprefix("test_")[:_SHORTENED].strip("_") or "my_job"
-    if not _can_name(mended) or _is_taken(mended, arguments.to):
-        mended = f"job_{mended}"
-    words = [*_lockgate(), "new", mended]
+    suggested = re.sub(r"\W+", "_", arguments.name.removesuffix(".py"), flags=re.ASCII).strip("_")
+    suggested = suggested.removeprefix("test_")[:_SHORTENED].strip("_") or "my_job"
+    if not _can_name(suggested) or _is_taken(suggested, arguments.to):
+        suggested = f"job_{suggested}"
+    words = [*_lockgate(), "new", suggested]
     words += ["--to", str(arguments.to)] if arguments.to != Path() else []
     words += ["--template", arguments.template] if arguments.template != "windows" else []
     return Refused(what, where="command line", fix=shlex.join(words))

@@ -61,7 +61,7 @@ def run_present(arguments: argparse.Namespace) -> int:
     from lockgate.dataflow.duration import as_duration
     from lockgate.errors import BadJob, Failed, Refused
     from lockgate.escaping import escape
-    from lockgate.presenter.answering import Answering, Desk
+    from lockgate.presenter.answering import Answering, AnswerSource
     from lockgate.presenter.figures import METRICS
     from lockgate.presenter.gathering import Limits
     from lockgate.presenter.presenter import Places, Presenter
@@ -98,14 +98,14 @@ def run_present(arguments: argparse.Namespace) -> int:
     def announce() -> None:
         tell({"address": address} if arguments.json else f"answers at {address}/transactions/ID; Ctrl-C ends it")
 
-    desk = Desk(
+    source = AnswerSource(
         ask=presenter.ask,
         asked=presenter.tally.note_question,
         facts=presenter.tally.facts,
         metrics=page_of("presenter", presenter.tally.figures, METRICS),
         trouble=presenter.trouble,
     )
-    answering = Answering(listening, desk, called=host_in(arguments.listen))
+    answering = Answering(listening, source, called=host_in(arguments.listen))
 
     def conclude() -> None:
         facts = presenter.tally.facts()

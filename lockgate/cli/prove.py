@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from lockgate.cli.job import offer_job
-from lockgate.cli.wish import Wish
+from lockgate.cli.proofrequest import ProofRequest
 from lockgate.errors import Refused
 from lockgate.escaping import tell
 from lockgate.stopping import stoppable
@@ -27,7 +27,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     offer_job(prove)
     prove.add_argument(
-        "--kills", type=int, metavar="N", default=Wish.kills, help=f"how many faults at least; default: {Wish.kills}"
+        "--kills",
+        type=int,
+        metavar="N",
+        default=ProofRequest.kills,
+        help=f"how many faults at least; default: {ProofRequest.kills}",
     )
     prove.add_argument(
         "--faults", metavar="KINDS", help="only these, e.g. 'kill driver,kill worker'; default: all that fit"
@@ -36,17 +40,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--points", metavar="POINTS", help="only at these, e.g. MARKER,BEFORE_END; default: all that the job passes"
     )
     prove.add_argument(
-        "--events", type=int, metavar="N", default=Wish.events, help=f"of a trial; default: {Wish.events:,}"
+        "--events",
+        type=int,
+        metavar="N",
+        default=ProofRequest.events,
+        help=f"of a trial; default: {ProofRequest.events:,}",
     )
     prove.add_argument(
         "--rows-per-epoch",
         type=int,
         metavar="N",
-        default=Wish.rows_per_epoch,
-        help=f"the most rows an epoch takes from a source; default: {Wish.rows_per_epoch}",
+        default=ProofRequest.rows_per_epoch,
+        help=f"the most rows an epoch takes from a source; default: {ProofRequest.rows_per_epoch}",
     )
     prove.add_argument(
-        "--seed", type=int, metavar="N", default=Wish.seed, help=f"of events and faults; default: {Wish.seed}"
+        "--seed",
+        type=int,
+        metavar="N",
+        default=ProofRequest.seed,
+        help=f"of events and faults; default: {ProofRequest.seed}",
     )
     prove.add_argument("--trial", type=int, metavar="N", help="only this one, e.g. to repeat a counterexample")
     prove.add_argument("--given", metavar="STREAM=FILE,...", help="events of these streams, one JSON a line")
@@ -71,10 +83,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_prove(arguments: argparse.Namespace) -> int:
     """Prove, write the page, and report."""
-    from lockgate.cli.proofs import prove_file
+    from lockgate.cli.proofrun import prove_file
     from lockgate.lab.prove.page import write_page
 
-    wish = Wish(
+    request = ProofRequest(
         file=arguments.file,
         parameters=tuple(arguments.parameters),
         kills=arguments.kills,
@@ -92,7 +104,7 @@ def run_prove(arguments: argparse.Namespace) -> int:
     )
     page = _file(arguments.html, "--html")
     with stoppable() as go_on:
-        proven = prove_file(wish, tell=tell, go_on=go_on)
+        proven = prove_file(request, tell=tell, go_on=go_on)
     page = page or proven.home / "proof.html"
     page.write_text(write_page(proven.report), encoding="utf-8")
     tell(f"written to {page}")

@@ -234,7 +234,7 @@ class Report:
         """Is there a supervisor?"""
         return self._socket is not None
 
-    def tell_past(self) -> None:
+    def send_past(self) -> None:
         """Tell that the job has completed an epoch before: if a service does not answer, it is only away."""
         self._so_far = replace(self._so_far, has_past=True)
         self._send(self._so_far)
@@ -250,16 +250,16 @@ class Report:
             self._so_far = now
             self._send(now)
 
-    def tell_error(self, error: LockgateError) -> None:
+    def send_error(self, error: LockgateError) -> None:
         """Tell the error that ends the driver."""
         self._send(Ended.by(error, self._so_far))
 
-    def tell_surprise(self, error: Exception) -> None:
+    def send_unexpected(self, error: Exception) -> None:
         """Tell the unexpected error that ends the driver."""
         lines = f"{type(error).__name__}: {error}".splitlines()
         self._send(replace(self._so_far, why=lines[0], is_refused=True))
 
-    def tell_final(self, why: str) -> None:
+    def send_final(self, why: str) -> None:
         """Tell that the driver ends, and that a restart would not help."""
         self._send(replace(self._so_far, why=why, final=why))
 

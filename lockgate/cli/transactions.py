@@ -235,7 +235,7 @@ def run_abort(arguments: argparse.Namespace) -> int:
 
 def look(connection: Connection, transactional_id: str, where: str) -> Look | None:
     """The coordinator's view now; None if it does not know the id."""
-    from lockgate.connectors.kafka.codes import RETRIABLE, name_of
+    from lockgate.connectors.kafka.errorcodes import RETRIABLE, name_of
     from lockgate.connectors.kafka.topics import asked
     from lockgate.connectors.kafka.wire import Unanswered
 

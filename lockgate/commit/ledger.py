@@ -112,7 +112,7 @@ class Entry:
         return json.dumps(self.as_facts()).encode()
 
 
-def new_life(now: datetime) -> Entry:
+def reset_entry(now: datetime) -> Entry:
     """The entry of a job that was reset: nothing is committed, and any run may claim it."""
     return Entry(run="new-life", query=None, epoch=None, digest=None, at=now.isoformat(timespec="milliseconds"))
 

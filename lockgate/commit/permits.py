@@ -5,7 +5,7 @@ at the bytes: two attempts that both write to one partition would mix silently. 
 driver for a permit for the partition. The driver gives it once per try, and again only to the same task attempt. A try
 that is over gives none.
 
-Tasks have no other way to ask, so the driver listens on a port of its own (serving/door.py): both sides prove that they
+Tasks have no other way to ask, so the driver listens on a port of its own (serving/rpc.py): both sides prove that they
 know a secret that travels with the work. They exchange JSON and never pickles.
 
     permit   {try, task, attempt, partitions}  -> {refusal, is_clash}   a clash: two tasks, not two attempts of one
@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lockgate.errors import EpochFailed
-from lockgate.serving.door import GONE, Address, Door, call
+from lockgate.serving.rpc import GONE, Address, RpcServer, call
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
@@ -116,7 +116,7 @@ class Permits:
             return 0.0 if self._first_at is None else self._now() - self._first_at
 
 
-class PermitDoor(Door):
+class PermitServer(RpcServer):
     """The driver's side; open as long as the run."""
 
     def __init__(self, permits: Permits, *, host: str, bind: str) -> None:
@@ -138,7 +138,7 @@ class PermitDoor(Door):
 
 
 class Caller:
-    """A task's side of the door; one per worker process and driver, kept between tasks."""
+    """A task's side of the server; one per worker process and driver, kept between tasks."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import MendableLedger
+from lockgate.commit.repair import MendableLedger
 from lockgate.dataflow.endpoints import Sink
 from lockgate.dataflow.locations import Topic
 from lockgate.errors import Refused

@@ -7,7 +7,7 @@ Spark. Spark's own compiler compiles it once in each driver, and Spark sends the
     a task succeeds     Spark adds the names of its blocks to an accumulator
     a task fails        it removes its blocks, and the driver never receives their names
     a stage is retried  of two tries of one partition the later one counts: other tasks have read its rows
-    a block is lost     with its executor: reading it fails, and the epoch is repeated (runtime/kept.py)
+    a block is lost     with its executor: reading it fails, and the epoch is repeated (runtime/persistedrows.py)
 
 A row is two texts: what the driver counts by (`facts`), and what the source gave (`whole`), which may be large. Blocks
 belong to one try of an epoch, and are removed when it ends.

@@ -11,7 +11,7 @@ from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
 from lockgate.commit.lastresource import LastResource
-from lockgate.commit.ledger import Entry, new_life
+from lockgate.commit.ledger import Entry, reset_entry
 from lockgate.commit.permits import Permits
 from lockgate.commit.protocol import Cause, Epoch
 from lockgate.commit.resource import Resource
@@ -31,7 +31,7 @@ class ResourceEpochs:
         resource: Resource,
         followers: Followers,
         *,
-        is_new_life: bool = False,
+        is_reset: bool = False,
         is_adopting: bool = False,
     ) -> None:
         self._name = name
@@ -48,8 +48,8 @@ class ResourceEpochs:
         )
         self._first: LockgateError | None = None
         self._committing = threading.Lock()  # an epoch of a query that is being stopped may still be at work
-        if is_new_life:
-            entry = new_life(datetime.now(UTC))
+        if is_reset:
+            entry = reset_entry(datetime.now(UTC))
             resource.publish(None, entry, after=resource.read())
             followers.forget(entry)
 

@@ -25,9 +25,9 @@ from importlib import resources
 from typing import Any
 
 from lockgate.errors import Refused
+from lockgate.serving.acceptor import BACKLOG
 from lockgate.serving.hosts import Hosts
 from lockgate.serving.http import TEXT, HttpServer, Page
-from lockgate.serving.reception import BACKLOG
 
 HOST = "127.0.0.1"
 POINTS_MAX = 500
@@ -96,7 +96,7 @@ class Figure:
             self._port, self._is_over = listening.getsockname()[1], False
             page = resources.files("lockgate.dashboard").joinpath("figure.html").read_bytes()
             html = Page(HTTPStatus.OK, "text/html; charset=utf-8", page, _HEADERS)
-            pages = {"/": lambda: html, "/points": self._told}
+            pages = {"/": lambda: html, "/points": self._points_page}
             server = HttpServer(
                 listening,
                 lambda request: pages.get(request.path, _missing)(),
@@ -119,7 +119,7 @@ class Figure:
             }
         return {"title": self.title, **self._columns, "lines": lines}
 
-    def _told(self) -> Page:
+    def _points_page(self) -> Page:
         headers = {**_HEADERS, "Cache-Control": "no-store"}
         return Page(HTTPStatus.OK, "text/event-stream", headers=headers, rest=self._events())
 

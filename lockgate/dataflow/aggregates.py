@@ -16,8 +16,8 @@ from typing import Any
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import parse_ddl
 from lockgate.errors import BadJob
+from lockgate.operators.aggregatefolds import Combine, First, History, Last
 from lockgate.operators.fold import Fold
-from lockgate.operators.folds import Combine, First, History, Last
 
 __all__ = ["combine", "first", "history", "last"]
 

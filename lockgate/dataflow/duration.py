@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
-from lockgate.operators.durations import ADVICE, UNITS_US, read_duration
+from lockgate.operators.durationtext import ADVICE, UNITS_US, read_duration
 
 Duration = timedelta | str
 

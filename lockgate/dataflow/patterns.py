@@ -3,9 +3,9 @@
     pattern.begin("hot", "temperature > 60").then("smoke", "smoke = true").within(timedelta(minutes=10))
 
 A pattern is a sequence of stages, each with a name and a SQL condition; each call returns a new pattern. The module
-`lockgate.operators.pattern` says what the stages mean, event by event. A match has the key columns, `match_start`,
-`match_end` and a column for every stage that is not negated: the event that it took, or the list of them with
-`.times(...)`.
+`lockgate.operators.patternmatching` says what the stages mean, event by event. A match has the key columns,
+`match_start`, `match_end` and a column for every stage that is not negated: the event that it took, or the list of them
+with `.times(...)`.
 
 A partial match is kept until it is complete or its time is over. So a pattern needs `.within(...)`, unless every stage
 takes the very next event: then there is never anything to wait for.
@@ -20,7 +20,7 @@ from datetime import timedelta
 from lockgate.dataflow.duration import Duration, as_duration, as_people_text
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
-from lockgate.operators.pattern import Skip, Stage
+from lockgate.operators.patternmatching import Skip, Stage
 
 __all__ = ["Pattern", "Skip", "begin"]
 

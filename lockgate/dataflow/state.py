@@ -21,9 +21,9 @@ from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.origin import caller
 from lockgate.dataflow.schema import Schema, parse_ddl
 from lockgate.errors import BadJob
+from lockgate.operators.keyedstate import ListState, MapState, State, ValueState, states_of
 from lockgate.operators.process import Context, ProcessOperator, StatefulFunction, Timer
 from lockgate.operators.rows import Given
-from lockgate.operators.states import ListState, MapState, State, ValueState, states_of
 from lockgate.operators.statetypes import Type, read_type
 
 __all__ = [

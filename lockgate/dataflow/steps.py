@@ -196,7 +196,7 @@ class TimedOut(Step):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Letters(Step):
+class DeadLetterStep(Step):
     """The events that its inputs could not use."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from lockgate.dataflow.aggregates import Aggregate, require_sql
 from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob
-from lockgate.operators.folds import Count, Sum
+from lockgate.operators.aggregatefolds import Count, Sum
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 
 __all__ = ["count", "distinct", "quantiles", "sample", "sum", "top"]

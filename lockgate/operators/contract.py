@@ -103,7 +103,7 @@ class Operator(ABC):
     def step(self, key: Key, state: Any, rows: Sequence[Values], clock: Clock) -> Outcome:
         """Take the rows of an epoch, and the time, for one key."""
 
-    def tell_rows(self, watch: Watch | None) -> None:
+    def watch_rows(self, watch: Watch | None) -> None:
         """Report single rows from now on, or stop. An operator that gives the user's code no single rows has none to
         report; the caller of `step` reports keys."""
         return

@@ -58,7 +58,7 @@ class CountWindows(Operator):
             at += len(batch)
             since += len(batch)
             if since == self.every:
-                results += _told(self.evaluation, key, slots)
+                results += _results_of(self.evaluation, key, slots)
                 slots = slots[max(0, len(slots) - needed_later) :]
                 since = 0
         return Outcome([since, slots] if slots else None, results)
@@ -85,7 +85,7 @@ class UntilWindows(Operator):
         begin = 0
         for at, row in enumerate(rows, start=1):
             if row[-1]:
-                results += _told(self.evaluation, key, [_grown(self.evaluation, slot, rows[begin:at])])
+                results += _results_of(self.evaluation, key, [_grown(self.evaluation, slot, rows[begin:at])])
                 slot, begin = None, at
         if begin < len(rows):
             slot = _grown(self.evaluation, slot, rows[begin:])
@@ -104,7 +104,7 @@ def _grown(evaluation: Evaluation, slot: _Slot | None, rows: Sequence[Values]) -
     return [evaluation.take(kept, rows), min(earliest, *times), max(latest, *times)]
 
 
-def _told(evaluation: Evaluation, key: Key, slots: Sequence[_Slot]) -> list[tuple[int, Values]]:
+def _results_of(evaluation: Evaluation, key: Key, slots: Sequence[_Slot]) -> list[tuple[int, Values]]:
     start, end = min(slot[1] for slot in slots), max(slot[2] for slot in slots)
     kept = evaluation.merge([slot[0] for slot in slots])
     return [(0, (start, end, *values)) for values in evaluation.results(key, kept)]

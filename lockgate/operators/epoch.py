@@ -7,13 +7,13 @@ from typing import Any
 
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Values, Watch
 from lockgate.operators.page import Found, Groups, Step
-from lockgate.operators.pages import Pages
+from lockgate.operators.pagestore import PageStore
 from lockgate.operators.tolerance import PutAside, tolerant
 
 
 def run_epoch(
     operator: Operator,
-    pages: Pages,
+    pages: PageStore,
     groups: Groups,
     *,
     watermark: int,
@@ -27,7 +27,7 @@ def run_epoch(
     """
     # A watermark never goes back: a bucket that has acted on one keeps it.
     clock = Clock(before=pages.clock, now=max(watermark, pages.clock), wall=wall)
-    operator.tell_rows(watch)
+    operator.watch_rows(watch)
     step = operator.step if watch is None else _watched(operator.step, watch)
     step = step if put_aside is None else tolerant(step, put_aside, pages.encoding)
     found = pages.run(groups, step, clock)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockgate.errors import BadJob
-from lockgate.operators.states import as_dict, as_kept
+from lockgate.operators.keyedstate import as_dict, as_kept
 from lockgate.operators.statetypes import Convert, Type, read_type
 
 _WIDER = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
@@ -89,7 +89,8 @@ def evolve(old: Declarations, new: Declarations, *, where: str) -> Evolution:
         value = _widen(read_type(before["type"]), read_type(after["type"])) if _has_keys_of(before, after) else None
         if value is None:
             raise BadJob(
-                f"state {name!r} was kept as {_told(before)}, and is declared as {_told(after)} now",
+                f"state {name!r} was kept as {_declaration_text(before)}, and is declared as {_declaration_text(after)}"
+                " now",
                 where=where,
                 fix="declare it as it was, or declare the new one under another name, which starts empty; a type may"
                 " become wider (INT to BIGINT, FLOAT to DOUBLE, more fields in a struct) and change in no other way",
@@ -166,6 +167,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _told(declaration: Mapping[str, Any]) -> str:
+def _declaration_text(declaration: Mapping[str, Any]) -> str:
     kind, kept = declaration["kind"], declaration["type"]
     return f"a map of {declaration['key']} to {kept}" if kind == "map" else f"a {kind} of {kept}"

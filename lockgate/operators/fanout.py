@@ -202,7 +202,7 @@ class _Lane:
             try:
                 score = Score(Ending.ANSWERED, self._function(row))
             except BaseException as error:  # noqa: BLE001 - sys.exit raises one that is no Exception
-                score = Score(Ending.FAILED, reason=told_error(error))
+                score = Score(Ending.FAILED, reason=describe_error(error))
             at = self._clock.now()
             with self._changed:
                 self.running -= 1
@@ -211,7 +211,7 @@ class _Lane:
                     self._changed.notify_all()
 
 
-def told_error(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error as a reason."""
     try:
         return as_reason(f"{type(error).__name__}: {error}")
@@ -219,7 +219,7 @@ def told_error(error: BaseException) -> str:
         return as_reason(type(error).__name__)
 
 
-def told_unfit(value: Any, kind: Any, error: BaseException) -> str:
+def describe_misfit(value: Any, kind: Any, error: BaseException) -> str:
     """Why a value is no score: it does not have the type of its column."""
     try:
         shown = _BRIEF.repr(value)

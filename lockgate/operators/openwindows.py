@@ -101,9 +101,9 @@ class OpenWindows:
             record[_SINCE] += len(rows)
             if end <= self._clock.before:
                 if triggers.is_on_late:
-                    self._tell(start, record, is_final=True)
+                    self._emit(start, record, is_final=True)
             elif triggers.early_events is not None and record[_SINCE] >= triggers.early_events:
-                self._tell(start, record, is_final=False)
+                self._emit(start, record, is_final=False)
 
     def meet(self, start: int, end: int) -> tuple[int, int]:
         """Join this session with all that it touches; return the start and end of the result."""
@@ -146,7 +146,7 @@ class OpenWindows:
             end = record[_END]
             if end <= now:
                 if record[_SINCE] or record[_FINAL] != end:
-                    self._tell(start, record, is_final=True)
+                    self._emit(start, record, is_final=True)
                 if end + self._allowed <= now:
                     del self._windows[start]
                 else:
@@ -155,7 +155,7 @@ class OpenWindows:
             wakes.append(end)
             if every is not None and record[_SINCE]:
                 if record[_ASKED] + every <= wall:
-                    self._tell(start, record, is_final=False)
+                    self._emit(start, record, is_final=False)
                 else:
                     wakes_wall.append(record[_ASKED] + every)
         if not self._windows:
@@ -166,7 +166,7 @@ class OpenWindows:
         kept = [slices, [[start, record] for start, record in self._windows.items()]]
         return Outcome(kept, self._rows, min(wakes), min(wakes_wall, default=None))
 
-    def _tell(self, start: int, record: _Record, *, is_final: bool) -> None:
+    def _emit(self, start: int, record: _Record, *, is_final: bool) -> None:
         end = record[_END]
         parts = [self._slice(at) for at in sorted(at for at in self._slices if start <= at < end)]
         results = list(self._evaluation.results(self._key, self._evaluation.merge(parts)))

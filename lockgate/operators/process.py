@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Time, Values, Watch
 from lockgate.operators.deadline import TimedOut, deadline
-from lockgate.operators.durations import ADVICE, read_duration
+from lockgate.operators.durationtext import ADVICE, read_duration
+from lockgate.operators.keyedstate import Scope, as_kept, states_of
 from lockgate.operators.moments import EPOCH, as_datetime
 from lockgate.operators.rows import Given, Results, row_maker
-from lockgate.operators.states import Scope, as_kept, states_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -227,7 +227,7 @@ class ProcessOperator(Operator):
         self.watch: Watch | None = None
         self._run: _Run | None = None
 
-    def tell_rows(self, watch: Watch | None) -> None:
+    def watch_rows(self, watch: Watch | None) -> None:
         self.watch = watch
 
     @property
@@ -296,7 +296,7 @@ class _Run:
         except StepFailed:
             raise
         except Exception as error:
-            raise StepFailed(f"init_state of key {key!r}: {_told(error)}") from error
+            raise StepFailed(f"init_state of key {key!r}: {_error_text(error)}") from error
         return self._end([])
 
     def get_state(self, key: Key, state: Any, clock: Clock) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class _Run:
         try:
             return self._function.get_state()
         except Exception as error:
-            raise StepFailed(f"get_state of key {key!r}: {_told(error)}") from error
+            raise StepFailed(f"get_state of key {key!r}: {_error_text(error)}") from error
 
     def _begin(self, key: Key, state: Any, clock: Clock) -> None:
         # There may be a million keys with an event or two each, so nothing is done for what a key does not have.
@@ -343,7 +343,7 @@ class _Run:
         except StepFailed as failed:
             raise StepFailed(failed.reason, number, is_final=failed.is_final) from failed
         except BaseException as error:  # sys.exit raises one that is no Exception
-            raise StepFailed(_told(error), number) from error
+            raise StepFailed(_error_text(error), number) from error
         context.is_late = False
 
     def _fire(self, clock: Clock, found: list[tuple[int, Values]]) -> None:
@@ -375,7 +375,7 @@ class _Run:
                 for one in self._timed.rows(self._function.on_timer(timer, context)):
                     found.append((0, self._timed.values(one)))
             except BaseException as error:
-                told = error.reason if isinstance(error, StepFailed) else _told(error)
+                told = error.reason if isinstance(error, StepFailed) else _error_text(error)
                 raise StepFailed(f"the timer {timer.name!r} of {timer.at}: {told}") from error
 
     def _end(self, found: list[tuple[int, Values]]) -> Outcome:
@@ -485,5 +485,5 @@ def _time_of(function: StatefulFunction, event_time: str | None) -> Time:
     return Time.WALL if expires or _has_timers(function) else Time.NONE
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

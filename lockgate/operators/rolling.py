@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any
 
+from lockgate.operators.aggregatefolds import BIGINT_MAX, BIGINT_MIN, Count, Sum
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Values
 from lockgate.operators.fold import Fold
-from lockgate.operators.folds import BIGINT_MAX, BIGINT_MIN, Count, Sum
 
 
 @dataclass(frozen=True)

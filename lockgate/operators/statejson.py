@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from lockgate.operators.states import MapState, State
+from lockgate.operators.keyedstate import MapState, State
 from lockgate.operators.statetypes import Type, converter
 
 _DIGITS_MAX = 400  # of a decimal that is written without an exponent; a double has at most 309 before the point

@@ -15,7 +15,7 @@ from lockgate.operators.contract import Clock, Key, Operator
 from lockgate.operators.countwindows import CountWindows, UntilWindows
 from lockgate.operators.evaluation import Evaluation, Whole
 from lockgate.operators.moments import as_datetime
-from lockgate.operators.pattern import Detect
+from lockgate.operators.patternmatching import Detect
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.rolling import RollingOperator
 from lockgate.operators.windows import TimeWindows

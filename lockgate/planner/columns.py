@@ -16,12 +16,12 @@ from lockgate.dataflow.fanout import MARKS, FanOut
 from lockgate.dataflow.joinkind import JoinKind
 from lockgate.dataflow.schema import Column, Schema, parse_ddl
 from lockgate.dataflow.steps import (
+    DeadLetterStep,
     Exchanged,
     FlatMap,
     Join,
     Keyed,
     LateEvents,
-    Letters,
     Map,
     Merge,
     Part,
@@ -282,7 +282,7 @@ def _(step: Keyed | LateEvents | TimedOut, inputs: list[Flow], where: str) -> Fl
 
 
 @step_flow.register
-def _(step: Letters, inputs: list[Flow], where: str) -> Flow:
+def _(step: DeadLetterStep, inputs: list[Flow], where: str) -> Flow:
     return Flow(columns=parse_ddl(LETTER, where), hidden=(), time=None)
 
 

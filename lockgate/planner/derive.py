@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from lockgate.dataflow.endpoints import SourceAbility
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
-    Letters,
+    DeadLetterStep,
     Read,
     Rolling,
     TableJoin,
@@ -40,8 +40,8 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.table import ReadTable
 from lockgate.dataflow.windows import TimeWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
-from lockgate.planner.chance import is_wild
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.nondeterminism import is_nondeterministic
 from lockgate.planner.physical import declared_of, has_state, is_exact
 from lockgate.planner.sql import is_idempotent_aggregate
 
@@ -92,8 +92,8 @@ class _Trail:
     state: Node | None = None  # a step that certainly keeps state
     may_have_state: bool = False
     is_state_idempotent: bool = True
-    wild: Node | None = None  # a function that is not deterministic
-    wild_above_state: Node | None = None
+    nondeterministic: Node | None = None  # a function that is not deterministic
+    nondeterministic_above_state: Node | None = None
     tables: tuple[Node, ...] = ()  # joins with tables that change while the job runs
 
 
@@ -110,7 +110,7 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
             trails[node.name] = ()  # no event comes from a table
             continue
         # Dead letters come from everything before an output, and from it: SQL fails on a row, or a sink refuses it.
-        inputs = tuple(trails) if isinstance(node.step, Letters) else node.inputs
+        inputs = tuple(trails) if isinstance(node.step, DeadLetterStep) else node.inputs
         before = dict.fromkeys(trail for name in inputs for trail in trails[name])
         trails[node.name] = tuple(dict.fromkeys(_extend(trail, node) for trail in before))
         if isinstance(node.step, Write):
@@ -126,7 +126,7 @@ def needs_same_rows(graph: LogicalGraph, step: Node) -> bool:
     """Does an output after a step promise what it can keep only if a repeated epoch gives it the same rows?"""
     behind = {step.name}
     for node in graph.nodes:  # every step comes after those that feed it
-        if not behind & {*node.inputs} and not isinstance(node.step, Letters):
+        if not behind & {*node.inputs} and not isinstance(node.step, DeadLetterStep):
             continue
         behind.add(node.name)
         if not isinstance(node.step, Write) or declared_of(graph, node.step) is not Guarantee.END_TO_END_EXACTLY_ONCE:
@@ -144,14 +144,15 @@ def _extend(trail: _Trail, node: Node) -> _Trail:
             state=trail.state if is_opaque else node,
             may_have_state=True,
             is_state_idempotent=trail.is_state_idempotent and _is_idempotent(node),
-            wild_above_state=trail.wild_above_state or trail.wild,
+            nondeterministic_above_state=trail.nondeterministic_above_state or trail.nondeterministic,
         )
-    if trail.wild is None and is_wild(node):
+    if trail.nondeterministic is None and is_nondeterministic(node):
         trail = replace(
             trail,
-            wild=node,
+            nondeterministic=node,
             # An aggregate over a random value, or an opaque step, is both not deterministic and state.
-            wild_above_state=trail.wild_above_state or (node if has_state(node) or is_opaque else None),
+            nondeterministic_above_state=trail.nondeterministic_above_state
+            or (node if has_state(node) or is_opaque else None),
         )
     if isinstance(node.step, TableJoin):
         trail = replace(trail, tables=(*trail.tables, node))
@@ -179,12 +180,14 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 cure="declare guarantee=Guarantee.AT_LEAST_ONCE, or more",
             )
         )
-    if trail.wild_above_state is not None:
+    if trail.nondeterministic_above_state is not None:
         danger = "state after a replay could differ from rows that are already committed"
-        caps.append(_wild_cap(trail.wild_above_state, Guarantee.AT_LEAST_ONCE, danger))
-    elif trail.wild is not None and sink.delivery is Delivery.IDEMPOTENT:
+        caps.append(_nondeterminism_cap(trail.nondeterministic_above_state, Guarantee.AT_LEAST_ONCE, danger))
+    elif trail.nondeterministic is not None and sink.delivery is Delivery.IDEMPOTENT:
         caps.append(
-            _wild_cap(trail.wild, rows_twice, "a repeated row could have another key and not replace the first")
+            _nondeterminism_cap(
+                trail.nondeterministic, rows_twice, "a repeated row could have another key and not replace the first"
+            )
         )
     if graph.job.tracking is not None:
         caps.append(
@@ -212,7 +215,7 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
                 f"{trail.state.kind} {trail.state.name!r} keeps a max or min: an event that comes twice changes nothing"
             )
     if sink.delivery is Delivery.IDEMPOTENT and sink.is_fenced:
-        if trail.wild is None:
+        if trail.nondeterministic is None:
             lifts.append(f"sink {output.name!r} is idempotent by key: a row that comes twice replaces itself")
     elif sink.delivery is Delivery.IDEMPOTENT:
         caps.append(
@@ -257,17 +260,22 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         )
     elif (first := _other_cluster(graph, output)) is not None:
-        if trail.wild is not None:
+        if trail.nondeterministic is not None:
             danger = f"sink {output.name!r} commits after sink {first!r}, in another cluster: it could get other rows"
-            caps.append(_wild_cap(trail.wild, rows_twice, danger))
+            caps.append(_nondeterminism_cap(trail.nondeterministic, rows_twice, danger))
         else:
             lifts.append(
                 f"sink {output.name!r} commits after sink {first!r}, in another cluster: all steps are deterministic,"
                 " so after a crash in between it gets the same rows"
             )
-    elif trail.wild is not None and isinstance(trail.wild.step, FanOut) and trail.wild_above_state is None:
+    elif (
+        trail.nondeterministic is not None
+        and isinstance(trail.nondeterministic.step, FanOut)
+        and trail.nondeterministic_above_state is None
+    ):
         lifts.append(
-            f"{trail.wild.kind} {trail.wild.name!r} may give other scores when an epoch is repeated, but nothing of the"
+            f"{trail.nondeterministic.kind} {trail.nondeterministic.name!r} may give other scores when an epoch is"
+            " repeated, but nothing of the"
             " first try is committed then"
         )
     if has_transaction and declared is not Guarantee.END_TO_END_EXACTLY_ONCE:
@@ -324,7 +332,7 @@ def _source_cap(node: Node, ability: SourceAbility) -> Cap:
     )
 
 
-def _wild_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
+def _nondeterminism_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
     if isinstance(node.step, FanOut):
         return Cap(
             guarantee=guarantee,

@@ -10,12 +10,12 @@ from lockgate.dataflow.duration import as_people_text
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import (
+    DeadLetterStep,
     Detect,
     Exchanged,
     FlatMap,
     Join,
     Keyed,
-    Letters,
     Map,
     Part,
     Process,
@@ -240,7 +240,7 @@ def _(step: Read) -> tuple[str, ...]:
 
 
 @_details.register
-def _(step: Letters) -> tuple[str, ...]:
+def _(step: DeadLetterStep) -> tuple[str, ...]:
     return ("events that cannot be used",)
 
 
@@ -323,12 +323,12 @@ def _(step: Rolling) -> tuple[str, ...]:
 
 @_details.register
 def _(step: WindowAggregate) -> tuple[str, ...]:
-    return (f"{step.window}{_by(step)}", ", ".join(map(as_sql, step.aggregates.values())), *_told(step))
+    return (f"{step.window}{_by(step)}", ", ".join(map(as_sql, step.aggregates.values())), *_window_text(step))
 
 
 @_details.register
 def _(step: WindowApply) -> tuple[str, ...]:
-    return (f"{step.window}{_by(step)}", _function_name(step.function), *_told(step))
+    return (f"{step.window}{_by(step)}", _function_name(step.function), *_window_text(step))
 
 
 @_details.register
@@ -345,7 +345,7 @@ def _by(step: Keyed) -> str:
     return f" by {', '.join(step.keys)}" if step.keys else ""
 
 
-def _told(step: Windowed) -> tuple[str, ...]:
+def _window_text(step: Windowed) -> tuple[str, ...]:
     return () if step.trigger is None else (str(step.trigger),)
 
 

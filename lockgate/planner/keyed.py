@@ -27,7 +27,7 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TimeWindow, UntilWindow
 from lockgate.errors import BadJob
-from lockgate.operators.folds import First, Last
+from lockgate.operators.aggregatefolds import First, Last
 from lockgate.planner.flow import (
     MISSED,
     Flow,

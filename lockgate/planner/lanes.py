@@ -114,8 +114,8 @@ def _on_a_circle(runs: list[_Run], goes_before: Callable[[_Run, _Run], bool]) ->
         walk.append(before)
 
 
-def _free_height(wish: int, taken: set[int], clearance: int) -> int:
-    heights = (height for distance in count() for height in (wish - distance, wish + distance))
+def _free_height(preferred: int, taken: set[int], clearance: int) -> int:
+    heights = (height for distance in count() for height in (preferred - distance, preferred + distance))
     return next(height for height in heights if all(abs(height - other) >= clearance for other in taken))
 
 

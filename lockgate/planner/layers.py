@@ -158,11 +158,11 @@ def _order_layers(layers: list[list[int]], lefts: Sequence[list[int]], rights: S
         near, step = (lefts, 1) if sweep % 2 == 0 else (rights, -1)
         for beside, layer in pairwise(layers[::step]):
             rank = {node: index for index, node in enumerate(beside)}
-            wish = {
+            preferred = {
                 node: sum(rank[other] for other in near[node]) / len(near[node]) if near[node] else index
                 for index, node in enumerate(layer)
             }
-            layer.sort(key=wish.__getitem__)
+            layer.sort(key=preferred.__getitem__)
         _swap_neighbours(layers, lefts, rights)
         crossings = _count_crossings(layers, rights)
         if crossings < fewest:

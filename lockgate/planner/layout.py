@@ -196,16 +196,16 @@ class _Placement:
         place, links, shift, weight = self.place, self.links, self.shift, self.weight
         blocks: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # median, members, what pulls at them
         for node in layer:
-            wishes = []
+            preferences = []
             if look_back:
-                wishes += [(place[links[link].left] + shift[link], weight[link]) for link in self.into[node]]
+                preferences += [(place[links[link].left] + shift[link], weight[link]) for link in self.into[node]]
             if look_ahead:
-                wishes += [(place[links[link].right] - shift[link], weight[link]) for link in self.out_of[node]]
-            if wishes:
-                wish, strength = _weighted_median(wishes), sum(weight for _, weight in wishes) * 8
+                preferences += [(place[links[link].right] - shift[link], weight[link]) for link in self.out_of[node]]
+            if preferences:
+                preferred, strength = _weighted_median(preferences), sum(weight for _, weight in preferences) * 8
             else:
-                wish, strength = place[node], 1
-            block = (wish - self.packed[node], [node], [(wish - self.packed[node], strength)])
+                preferred, strength = place[node], 1
+            block = (preferred - self.packed[node], [node], [(preferred - self.packed[node], strength)])
             while blocks and blocks[-1][0] > block[0]:
                 _, members, pulls = blocks.pop()
                 pulls = pulls + block[2]

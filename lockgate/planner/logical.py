@@ -17,13 +17,13 @@ from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.origin import Origin
 from lockgate.dataflow.steps import (
+    DeadLetterStep,
     Detect,
     Exchanged,
     FlatMap,
     Join,
     Keyed,
     LateEvents,
-    Letters,
     Map,
     Merge,
     Part,
@@ -71,7 +71,7 @@ KINDS: dict[type[Step], str] = {
     Detect: "detect",
     LateEvents: "late",
     TimedOut: "timed_out",
-    Letters: "dead_letters",
+    DeadLetterStep: "dead_letters",
     Write: "sink",
 }
 
@@ -175,7 +175,7 @@ def _letters(job: Job, steps: Sequence[Step]) -> list[Step]:
     """The way of events that cannot be used: from every step that may find one to the sink of dead letters."""
     if job.dead_letters is None:
         return []
-    letters = Letters(inputs=tuple(step for step in steps if may_reject(step)), origin=job.origin)
+    letters = DeadLetterStep(inputs=tuple(step for step in steps if may_reject(step)), origin=job.origin)
     # Exactly-once (state) says something about state, which dead letters do not have: their id distinguishes them.
     declared = Guarantee.AT_LEAST_ONCE if job.guarantee is Guarantee.EXACTLY_ONCE else None
     return [

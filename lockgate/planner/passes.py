@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from lockgate.dataflow.eventtime import Late
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
+    DeadLetterStep,
     LateEvents,
-    Letters,
     Part,
     Select,
     TableJoin,
@@ -44,9 +44,9 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.errors import BadJob
 from lockgate.guarantees import Mode
-from lockgate.planner.chance import expressions_of, is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
+from lockgate.planner.nondeterminism import expressions_of, is_nondeterministic
 from lockgate.planner.physical import has_state
 from lockgate.planner.sql import read_expression, reads_epoch_clock
 
@@ -73,22 +73,24 @@ def way_of(graph: LogicalGraph, output: Node) -> Way | None:
         return None  # the sink's own SQL uses the output's columns, which have no names inside a struct
     conditions: list[Node] = []
     select, node = None, graph.node(output.inputs[0])
-    if isinstance(node.step, Select) and not is_wild(node):
+    if isinstance(node.step, Select) and not is_nondeterministic(node):
         expressions = node.step.expressions
         # An expression that uses another one of the same select has no place in a struct.
         if any({name.lower() for name in expressions} & _names(sql) for sql in expressions.values()):
             return None
         select, node = node, graph.node(node.inputs[0])
-    while isinstance(node.step, Where) and isinstance(node.step.condition, str) and not is_wild(node):
+    while isinstance(node.step, Where) and isinstance(node.step.condition, str) and not is_nondeterministic(node):
         conditions.insert(0, node)
         node = graph.node(node.inputs[0])
-    if isinstance(node.step, Part) and not is_wild(node):  # else each output of the part would have other events
+    if isinstance(node.step, Part) and not is_nondeterministic(
+        node
+    ):  # else each output of the part would have other events
         return Way(graph.node(node.inputs[0]), False, (node, *conditions), select)
     side = node if is_side_of_operator(graph, node) else None
     base = node if side is None else graph.node(side.inputs[0])
     if is_operator(graph, base):
         return Way(base, True, tuple(conditions), select, side)
-    return Way(node, False, tuple(conditions), select) if is_wild(node) else None
+    return Way(node, False, tuple(conditions), select) if is_nondeterministic(node) else None
 
 
 def sides_of(name: str) -> str:
@@ -127,7 +129,7 @@ def fed_by(graph: LogicalGraph, node: Node) -> tuple[str, ...]:
 
     Dead letters are not computed from the rows of a step. The run adds them.
     """
-    if isinstance(node.step, Letters):
+    if isinstance(node.step, DeadLetterStep):
         return ()
     return node.inputs if is_side_of_operator(graph, node) else takes_from(graph, node)
 
@@ -190,7 +192,7 @@ def is_computed_once(graph: LogicalGraph, one: Node, cuts: Cuts) -> bool:
 
 def computes_once(node: Node) -> bool:
     """Must it be computed once, because it gives other rows each time? (The SQL of a sink has one place.)"""
-    return not isinstance(node.step, Write) and is_wild(node)
+    return not isinstance(node.step, Write) and is_nondeterministic(node)
 
 
 def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
@@ -203,7 +205,7 @@ def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
     return found
 
 
-def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], places: int) -> None:
+def _refuse_uncuttable(graph: LogicalGraph, cause: Node, behind: Sequence[Node], places: int) -> None:
     """Refuse a step with several branches that cannot be applied to rows that an epoch keeps."""
     # A batch has no state from one epoch to the next, no watermark, and not the time of the epoch. It is unknown what a
     # transform uses.
@@ -216,11 +218,11 @@ def _refuse_uncuttable(graph: LogicalGraph, wild: Node, behind: Sequence[Node], 
         return
     change = "make it deterministic (derive random values from the event), or "
     raise BadJob(
-        f"{wild.kind} {wild.name!r} would be computed {places:,} times, because its rows go several"
+        f"{cause.kind} {cause.name!r} would be computed {places:,} times, because its rows go several"
         " ways, and each way would get other values: an event could be in none of them, or in several. Its rows cannot"
         f" be kept for all ways, because {reason}",
-        where=wild.where,
-        fix=("" if isinstance(wild.step, FanOut) else change)
+        where=cause.where,
+        fix=("" if isinstance(cause.step, FanOut) else change)
         + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"
         " its rows to a topic, and continue from there in a job of its own",
     )
@@ -236,7 +238,7 @@ def _roots(graph: LogicalGraph) -> Counter[str]:
     roots: list[str] = []
     shared: list[str | None] = []
     for node in graph.nodes:
-        if isinstance(node.step, Write) and not isinstance(graph.node(node.inputs[0]).step, Letters):
+        if isinstance(node.step, Write) and not isinstance(graph.node(node.inputs[0]).step, DeadLetterStep):
             way = way_of(graph, node)
             roots.append(node.name if way is None else way.base.name)
             shared.append(None if way is None else way.shared)

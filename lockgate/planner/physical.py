@@ -25,11 +25,11 @@ from lockgate.dataflow.duration import as_people_text
 from lockgate.dataflow.exchange import Exchange, Strategy
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.steps import (
+    DeadLetterStep,
     Exchanged,
     FlatMap,
     Join,
     Keyed,
-    Letters,
     Map,
     Merge,
     Part,
@@ -47,9 +47,9 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Delivery, Guarantee, Mode
-from lockgate.planner.chance import has_chance_above_state
 from lockgate.planner.forms import why_operator
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.nondeterminism import is_nondeterministic_above_state
 
 REAL_TIME_EPOCH = timedelta(seconds=60)
 """In real-time mode rows do not wait for the end of an epoch, and each end costs a pause: epochs are at least this."""
@@ -171,7 +171,7 @@ def is_exact(graph: LogicalGraph, node: Node) -> bool:
     # At-most-once runs keep no epochs that a ledger could name; acknowledged events change their epoch. A ledger lets a
     # replay skip an epoch, which loses events if the replay gives state other values than the rows that are committed.
     is_kept = graph.job.guarantee is not Guarantee.AT_MOST_ONCE and graph.job.tracking is None
-    return is_kept and ability.otherwise is Delivery.IDEMPOTENT and not has_chance_above_state(graph, node)
+    return is_kept and ability.otherwise is Delivery.IDEMPOTENT and not is_nondeterministic_above_state(graph, node)
 
 
 def declared_of(graph: LogicalGraph, write: Write) -> Guarantee:
@@ -266,7 +266,7 @@ def _tasks(node: Node, inputs: list[str], state_partitions: int) -> str:
     step = node.step
     if isinstance(step, Read):
         return step.source.tasks
-    if isinstance(step, ReadTable | Letters):
+    if isinstance(step, ReadTable | DeadLetterStep):
         return "1"
     if has_state(node):
         return str(state_partitions)
@@ -309,7 +309,7 @@ def _execution(graph: LogicalGraph, node: Node) -> tuple[str, str]:
         return "driver", f"read whole at the start and every {every}; an epoch keeps the snapshot that it saw first"
     if isinstance(step, TableJoin):
         return "Python", "the key alone goes to Python workers, which hold the table; all other columns stay in Spark"
-    if isinstance(step, Letters):
+    if isinstance(step, DeadLetterStep):
         return "driver", "added to the rows of their epoch, when these are computed"
     if isinstance(step, Transform):
         return "native", "as the user's function says"

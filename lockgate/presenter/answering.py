@@ -27,7 +27,7 @@ _JSON = "application/json"
 
 
 @dataclass(frozen=True)
-class Desk:
+class AnswerSource:
     """The functions that make the answers."""
 
     ask: Callable[[str], Answer | None]  # by the id of a transaction; None if it is unknown
@@ -44,8 +44,8 @@ class Answering:
         called: the host that was given to listen at; requests may use this name.
     """
 
-    def __init__(self, listening: socket.socket, desk: Desk, *, called: str = "") -> None:
-        self._listening, self._desk = listening, desk
+    def __init__(self, listening: socket.socket, source: AnswerSource, *, called: str = "") -> None:
+        self._listening, self._source = listening, source
         self._server = HttpServer(
             listening,
             self._answer,
@@ -61,21 +61,21 @@ class Answering:
         self._listening.close()
 
     def _answer(self, request: Request) -> Page:
-        path, desk = request.path, self._desk
+        path, source = request.path, self._source
         if path.startswith("/transactions/"):
             began = time.monotonic()
             id = unquote(path.removeprefix("/transactions/"))
-            answer = desk.ask(id)
-            desk.asked(answer is not None, time.monotonic() - began)
+            answer = source.ask(id)
+            source.asked(answer is not None, time.monotonic() - began)
             if answer is None:
                 return Page(404, _JSON, _text({"id": id, "reason": "not seen, or forgotten: ask the result store"}))
             return Page(200, _JSON, _text(answer.facts()))
         if path == "/figures":
-            return Page(200, _JSON, _text(desk.facts()))
+            return Page(200, _JSON, _text(source.facts()))
         if path == "/metrics":
-            return Page(200, *desk.metrics(request.headers.get("Accept") or ""))
+            return Page(200, *source.metrics(request.headers.get("Accept") or ""))
         if path == "/health":
-            trouble = desk.trouble()
+            trouble = source.trouble()
             facts = {"status": "working"} if trouble is None else {"status": "not reading", "reason": trouble}
             return Page(200 if trouble is None else 503, _JSON, _text(facts))
         return Page(404, TEXT, b"/transactions/ID, /figures, /metrics, /health\n")

@@ -15,7 +15,7 @@ The latency of an answer ends when it is written: at the broker's timestamp if t
 (`LogAppendTime`), otherwise when its delivery is reported.
 
 One thread does all of this, so only questions wait for a lock. The client is librdkafka, which reads ahead in threads
-of its own without Python's lock. Another thread checks whether Kafka answers (reach.py).
+of its own without Python's lock. Another thread checks whether Kafka answers (reachability.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lockgate.errors import BadMachine, Failed, Refused, Unreachable
 from lockgate.presenter.answers import Answer, Answers
 from lockgate.presenter.figures import Tally
 from lockgate.presenter.gathering import Gathering, Limits
-from lockgate.presenter.reach import Asking, Reach
+from lockgate.presenter.reachability import Asking, Reachability
 from lockgate.presenter.records import Unreadable, read_score, read_transaction
 from lockgate.secrets import resolve, reveal
 
@@ -112,7 +112,7 @@ class Presenter:
         self._by_broker = TIMESTAMP_LOG_APPEND_TIME
         self.tally = Tally(tuple(places.scores))
         self._is_reading = threading.Event()
-        self._reach = Reach(_AWAY_SECONDS, time.monotonic, tell)
+        self._reach = Reachability(_AWAY_SECONDS, time.monotonic, tell)
         self._places, self._limits, self._clock = places, limits, clock
         self._answers = Answers(limits.held_max)
         self._gathering = Gathering(tuple(places.scores), limits, self.tally, self._answers)

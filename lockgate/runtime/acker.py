@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from lockgate.connectors.files.system import System
+from lockgate.connectors.files.filesystem import System
 from lockgate.connectors.rejects import Rejection
 from lockgate.connectors.returned import FOLDER, as_line
 from lockgate.dataflow.tracking import Acks

@@ -139,7 +139,7 @@ def open_commits(
     *,
     spark: SparkSession,
     where: str,
-    is_new_life: bool,
+    is_reset: bool,
     is_adopting: bool = False,
 ) -> Commits:
     """Open what commits the epochs of these outputs, which are written in transactions.
@@ -157,7 +157,7 @@ def open_commits(
         followers = Followers(job, _without(resources, deciding))
         if deciding is not None:
             decided = ResourceEpochs(
-                job, deciding, resources[deciding], followers, is_new_life=is_new_life, is_adopting=is_adopting
+                job, deciding, resources[deciding], followers, is_reset=is_reset, is_adopting=is_adopting
             )
             opened.pop_all()
             return Commits(resources=decided)
@@ -169,13 +169,13 @@ def open_commits(
                 spark=spark,
                 where=where,
                 followers=None if kafka else followers,
-                is_new_life=is_new_life,
+                is_reset=is_reset,
                 is_second=bool(kafka),
             )
             opened.callback(epochs.close)
             kafka.append(KafkaCluster(epochs, tuple(cluster)))
         _refuse_same_cluster(kafka, job, where)
-        if is_new_life:
+        if is_reset:
             # Only now: a cluster that cannot be reached must not leave half a reset.
             for one in reversed(kafka):
                 one.epochs.forget()

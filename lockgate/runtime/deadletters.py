@@ -25,17 +25,17 @@ from functools import cached_property
 from typing import Any
 
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.connectors.files.system import LocalSystem
+from lockgate.connectors.files.filesystem import LocalSystem
 from lockgate.connectors.returned import FOLDER, as_line
 from lockgate.dataflow.deadletters import NAME, DeadLetters
 from lockgate.dataflow.job import Job
 from lockgate.dataflow.steps import Read
 from lockgate.errors import Failed, Refused
 from lockgate.guarantees import Guarantee
-from lockgate.planner.again import find_hindrances
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
-from lockgate.runtime.letterrows import read_rows
+from lockgate.planner.replaysafety import find_hindrances
+from lockgate.runtime.deadletterrows import read_rows
 from lockgate.runtime.options import default_checkpoint
 from lockgate.untrusted import Unreadable, as_list, as_object, as_type, excerpt, read_json, take
 
@@ -80,7 +80,7 @@ class Standing(Enum):
     WAITING = "waiting"
     SENT = "sent"
     UNFINISHED = "unfinished"
-    OTHER_LIFE = "of another life"
+    BEFORE_RESET = "of another life"
     UNKNOWN = "unknown"
 
 
@@ -93,7 +93,7 @@ class Sending:
     told: str | None = None
 
 
-class LetterDesk:
+class DeadLetterStore:
     """The dead letters of a job, and its checkpoint as of the first look."""
 
     def __init__(self, job: Job, *, checkpoint: str | None = None) -> None:
@@ -144,7 +144,7 @@ class LetterDesk:
         if self._life is None:
             return Standing.UNKNOWN
         if letter.life != self._life:
-            return Standing.OTHER_LIFE
+            return Standing.BEFORE_RESET
         if self.checkpoint.read(_file_of(letter)) is not None:
             return Standing.SENT
         return Standing.WAITING if letter.epoch <= self._finished else Standing.UNFINISHED
@@ -189,7 +189,7 @@ class LetterDesk:
         standing = self.standing(letter)
         if standing is Standing.SENT:
             return "it was sent before"
-        if standing is Standing.OTHER_LIFE:
+        if standing is Standing.BEFORE_RESET:
             return "it is from before a reset of the job, which has read its sources again since"
         if standing is Standing.UNFINISHED:
             return f"epoch {letter.epoch} is not over, and the job may compute it again: run the job first"

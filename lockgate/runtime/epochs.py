@@ -29,20 +29,20 @@ from lockgate.dataflow.locations import topics_among
 from lockgate.errors import LockgateError, RecordsGone
 from lockgate.failures import TRIED, find_raised
 from lockgate.faultpoints import FaultPoint, reach
+from lockgate.runtime.backpressure import Backpressure
 from lockgate.runtime.commits import Commits
+from lockgate.runtime.deadletterwriter import DeadLetterWriter
+from lockgate.runtime.deliverycounts import Tries
 from lockgate.runtime.gaps import Gaps
-from lockgate.runtime.kept import finished, kept
 from lockgate.runtime.late import cut_late, watermark_before
-from lockgate.runtime.letters import LetterBox
 from lockgate.runtime.metrics.meter import Meter
-from lockgate.runtime.pacer import Pacer
+from lockgate.runtime.persistedrows import finished, persisted
 from lockgate.runtime.sourcefiles import SourceFiles
-from lockgate.runtime.tables import Tables
-from lockgate.runtime.times import Tries
+from lockgate.runtime.tablerefresh import Tables
 from lockgate.runtime.topicids import TopicIds
 from lockgate.spark.attempts import first_attempts
 from lockgate.spark.compile import Finish
-from lockgate.spark.crashes import CrashDesk
+from lockgate.spark.crashes import CrashRegistry
 from lockgate.spark.fanout import Tallies
 from lockgate.spark.tagging import TAG, CompiledOutput
 from lockgate.spark.timing import LateLog
@@ -65,7 +65,8 @@ class EpochWriter:
     can_repeat: bool = False
     is_alike: bool = False
     tries_once: bool = False  # must a second attempt of a task stop?
-    is_wild: bool = False  # is a step not deterministic, so that rows may differ when they are computed again?
+    # is a step not deterministic, so that rows may differ when they are computed again?
+    is_nondeterministic: bool = False
     where: str = ""  # the job, as errors name it
     finish: Finish | None = None  # makes the rows of all outputs, if the query ends before them
     has_late: bool = False  # do late events leave the query, together with all that are in time?
@@ -74,10 +75,10 @@ class EpochWriter:
     topics: TopicIds | None = None
     files: SourceFiles | None = None
     gaps: Gaps | None = None
-    letters: LetterBox | None = None
-    crashes: CrashDesk | None = None
+    letters: DeadLetterWriter | None = None
+    crashes: CrashRegistry | None = None
     tallies: Tallies | None = None  # of fan-outs
-    pacer: Pacer | None = None
+    backpressure: Backpressure | None = None
     meter: Meter | None = None  # if the run has metrics
     first_error: list[Exception] = field(default_factory=list)
     tries: Tries = field(default_factory=Tries)
@@ -88,7 +89,7 @@ class EpochWriter:
     newest: int = -1  # the newest epoch of this query, current or written
     _earlier: int = 0  # epochs of earlier queries, whose checkpoints are gone
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Continue with a new checkpoint, whose epochs begin at 0; a sink must not take them for repeated ones."""
         self._earlier, self.newest = self._earlier + self.newest + 1, -1
         self.first_error.clear()
@@ -125,8 +126,8 @@ class EpochWriter:
                     self.tallies.keep(self._earlier + epoch, time.time())
                 sinks = [output for output in self.outputs if not isinstance(output.sink, LateLog)]
                 self.tries.deliver(epoch, is_exact=all(output.is_exact for output in sinks))
-                if self.pacer is not None:
-                    self.pacer.look()
+                if self.backpressure is not None:
+                    self.backpressure.look()
                 if self.on_first is not None:
                     self.on_first()
                     self.on_first = None
@@ -177,12 +178,13 @@ class EpochWriter:
 
     @contextmanager
     def _computed_once(self, rows: DataFrame, epoch: int) -> Iterator[DataFrame]:
-        """The rows for several actions; those of dead letters or of a cut query are kept already (runtime/kept.py)."""
+        """The rows for several actions; those of dead letters or of a cut query are kept already
+        (runtime/persistedrows.py)."""
         if self.finish is not None:
             yield rows
             return
-        if self.is_wild and self.letters is None:
-            with kept(self.spark, rows, epoch=epoch, where=self.where) as found:
+        if self.is_nondeterministic and self.letters is None:
+            with persisted(self.spark, rows, epoch=epoch, where=self.where) as found:
                 yield found
             return
         found = rows.persist()

@@ -17,8 +17,8 @@ from typing import Any
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.logs import read_offsets, read_source_log
 from lockgate.checkpoints.tree import open_tree
-from lockgate.connectors.files.inbox import plain_path
-from lockgate.connectors.files.system import as_os_error
+from lockgate.connectors.files.filesystem import as_os_error
+from lockgate.connectors.files.listing import plain_path
 from lockgate.connectors.returned import FOLDER
 from lockgate.errors import Failed
 from lockgate.untrusted import read_object

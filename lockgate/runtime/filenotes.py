@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.tree import Tree
-from lockgate.connectors.files.inbox import Facts
+from lockgate.connectors.files.listing import Facts
 from lockgate.untrusted import Unreadable, read_object, take
 
 UNKNOWN_BYTES = -1
@@ -123,10 +123,10 @@ def as_time(modified_ms: int) -> str:
     return datetime.fromtimestamp(modified_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def tell_change(before: Facts, now: Facts) -> str:
+def describe_change(before: Facts, now: Facts) -> str:
     """Describe how a file has changed.
 
-    >>> tell_change(Facts(10, 0), Facts(12, 1500))
+    >>> describe_change(Facts(10, 0), Facts(12, 1500))
     'it had 10 bytes of 1970-01-01T00:00:00.000Z, and now has 12 bytes of 1970-01-01T00:00:01.500Z'
     """
     had = "was" if before.bytes == UNKNOWN_BYTES else f"had {before.bytes} bytes"

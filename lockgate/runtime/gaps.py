@@ -33,8 +33,8 @@ from datetime import UTC, datetime
 
 from lockgate.checkpoints.checkpoint import ACCEPTED, Accepted, Checkpoint, as_offsets, initial_offsets, next_epoch
 from lockgate.checkpoints.cleaning import remove_all
-from lockgate.checkpoints.goingback import later_files, refuse_lost_files
 from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.laterepochs import later_files, refuse_lost_files
 from lockgate.checkpoints.tree import open_tree
 from lockgate.commit.ledger import Gap
 from lockgate.commit.permits import Place

@@ -24,7 +24,7 @@ from urllib.parse import urlparse
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.stateread import find_moment, read_operator
-from lockgate.connectors.files.system import is_known, open_system
+from lockgate.connectors.files.filesystem import is_known, open_system
 from lockgate.dataflow.schema import quote
 from lockgate.dataflow.steps import Process
 from lockgate.errors import LockgateError, Refused
@@ -44,10 +44,10 @@ _EXAMPLE = '{"key": ["a"], "state": {"total": 3}}'
 class InitialStates:
     """The initial states of a run's steps; `checkpoint` is None if the run keeps none."""
 
-    def __init__(self, checkpoint: Checkpoint | None, spark: SparkSession, *, is_new_life: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint | None, spark: SparkSession, *, is_reset: bool) -> None:
         self._checkpoint = checkpoint
         self._spark = spark
-        past = None if is_new_life else checkpoint
+        past = None if is_reset else checkpoint
         self._is_planned = past is not None and bool(past.epochs("offsets"))
         self._is_committed = past is not None and bool(past.epochs("commits"))
         self._read: dict[str, tuple[Node, Sequence[Begun]]] = {}

@@ -53,7 +53,7 @@ class NativeSteps:
         self._checkpoint = checkpoint
         self._job = planned.job
         steps = [graph.node(name) for part in parts for name in part]
-        told = _told_sources(graph)
+        told = _source_texts(graph)
         self._now = [kept for node in steps if (kept := _native(graph, node, told)) is not None]
         names = {name: name for name in told}
         self._by_names = [kept for node in steps if (kept := _native(graph, node, names)) is not None]
@@ -86,7 +86,7 @@ def _read_kept(noted: Any) -> list[Kept]:
     return [Kept(take(one, "step", str), take(one, "keeps", str)) for one in map(as_object, as_list(noted))]
 
 
-def _told_sources(graph: LogicalGraph) -> Mapping[str, str]:
+def _source_texts(graph: LogicalGraph) -> Mapping[str, str]:
     """A description of what each source reads, by its name; it includes the name if several read the same."""
     reads = {node.name: node.step.source.offsets_of for node in graph.nodes if isinstance(node.step, Read)}
     times = Counter(reads.values())

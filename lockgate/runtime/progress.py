@@ -72,7 +72,7 @@ class Watcher:
         """Were there epochs between the last report and this one? Short epochs end between two looks."""
         return bool(report["batchId"] > self.upcoming)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Continue with a query that has a new checkpoint: its epochs begin at 0."""
         self.upcoming = 0
 

@@ -4,10 +4,10 @@
     the end        caught up, stopped by the user, or the first failure; the next run repeats the current epoch
 
 A try of an exactly-once epoch may end without a decision. That does not end the run. If the rows depend on state, the
-query restarts from its checkpoint, a few times in a row (patience.py).
+query restarts from its checkpoint, a few times in a row (restartpolicy.py).
 
 An at-most-once run keeps nothing: its checkpoint is new each time and no task runs twice, because it promises not to
-deliver a row twice. After a failure it continues with new events (forgetting.py).
+deliver a row twice. After a failure it continues with new events (atmostonce.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.checkpoints.holding import Hold
+from lockgate.checkpoints.locking import CheckpointLock
 from lockgate.commit.ledger import Gap
 from lockgate.commit.resource import TransactionSink
 from lockgate.dataflow.job import Job
@@ -33,19 +33,19 @@ from lockgate.failures import first_cause
 from lockgate.guarantees import Mode
 from lockgate.planner.plan import Plan
 from lockgate.runtime.acker import Acker
+from lockgate.runtime.atmostonce import AtMostOnceRestarts, as_forgotten
+from lockgate.runtime.deliverycounts import DeliveryCounts, as_text
 from lockgate.runtime.epochs import EpochWriter
-from lockgate.runtime.forgetting import Forgetting, as_forgotten
 from lockgate.runtime.heartbeat import Heartbeat
 from lockgate.runtime.metrics.driver import heap_bytes, tasks_done
 from lockgate.runtime.metrics.meter import Facts, Meter
 from lockgate.runtime.options import ROWS_PER_EPOCH
-from lockgate.runtime.patience import Patience
 from lockgate.runtime.progress import Progress, Watcher, is_epoch
 from lockgate.runtime.realtime import unended_records
 from lockgate.runtime.reports import ClockWatch, Reports
-from lockgate.runtime.times import Times, as_text
+from lockgate.runtime.restartpolicy import RestartPolicy
 from lockgate.runtime.translating import translate
-from lockgate.spark.crashes import CrashDesk
+from lockgate.spark.crashes import CrashRegistry
 from lockgate.throwables import throwables, throwables_of
 
 if TYPE_CHECKING:
@@ -82,17 +82,17 @@ class Run:
     _query: StreamingQuery
     _writer: EpochWriter
     _start: Callable[[], StreamingQuery]
-    _forgetting: Forgetting | None  # of an at-most-once run
+    _at_most_once: AtMostOnceRestarts | None  # of an at-most-once run
     _has_end: bool  # does the query end when everything is processed?
     _ends_in_silence: bool  # must the run stop it when it is caught up, because it runs epochs without events, too?
     _dropped: Callable[[], int]  # counts the late events that operators dropped, which Spark's reports do not have
-    _crashes: CrashDesk
-    _held: Hold | None = None  # the lock on its checkpoint, if it can be locked
-    _patience: Patience = field(default_factory=Patience)
+    _crashes: CrashRegistry
+    _held: CheckpointLock | None = None  # the lock on its checkpoint, if it can be locked
+    _restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
     _watcher: Watcher = field(default_factory=Watcher)
     _is_stopping: threading.Event = field(default_factory=threading.Event)
     _heartbeat: Heartbeat | None = None
-    _times: Times = field(default_factory=Times)
+    _times: DeliveryCounts = field(default_factory=DeliveryCounts)
     _newest: Progress | None = None  # not reported to the caller yet
     _meter: Meter | None = None
     _rows_per_epoch: int = ROWS_PER_EPOCH
@@ -138,14 +138,14 @@ class Run:
     @property
     def goes_on(self) -> str:
         """Where another run would continue if this one died now."""
-        if self._forgetting is not None:
+        if self._at_most_once is not None:
             return "with what comes next"
         return f"from epoch {max(self._watcher.upcoming, self._writer.past.upcoming)}"
 
     @property
     def final(self) -> str:
         """Why no other run can continue after this one dies; empty if one can."""
-        if self._forgetting is None or self._forgetting.can_go_on:
+        if self._at_most_once is None or self._at_most_once.can_go_on:
             return ""
         return "another start of this at-most-once job would repeat events, or skip them in silence"
 
@@ -196,7 +196,7 @@ class Run:
 
     def _facts(self) -> Facts:
         """What the metrics need in addition to Spark's reports."""
-        letters, pacer = self._writer.letters, self._writer.pacer
+        letters, backpressure = self._writer.letters, self._writer.backpressure
         output = None if letters is None else letters.output
         are_counted = output is not None and output.is_exact and isinstance(output.sink, TransactionSink)
         return Facts(
@@ -209,7 +209,7 @@ class Run:
             processed=as_text(self._times.processed),
             delivered=as_text(self._times.delivered),
             fan_outs={} if self._writer.tallies is None else self._writer.tallies.report(),
-            rows_per_epoch=self._rows_per_epoch if pacer is None else pacer.rows,
+            rows_per_epoch=self._rows_per_epoch if backpressure is None else backpressure.rows,
             heap_bytes=self._heap,
             tasks_done=tasks_done(self._writer.spark) if self._is_quiet else {},
         )
@@ -233,7 +233,7 @@ class Run:
         while self._query.isActive or self._restart():
             news = self.progress()
             if news is not None:
-                self._patience.renew()
+                self._restart_policy.renew()
                 if on_progress is not None:
                     on_progress(news)
             if self._is_stopping.is_set() or (news is not None and self._is_caught_up(news)):
@@ -269,15 +269,19 @@ class Run:
 
     def _restart(self) -> bool:
         """Start the next query if the last one has ended and the run has not; False if the run is over."""
-        if self._forgetting is not None:
-            return self._continue_with_new_events(self._forgetting)
+        if self._at_most_once is not None:
+            return self._continue_with_new_events(self._at_most_once)
         return self._return_events() if self._query.exception() is None else self._repeat_epoch()
 
     def _repeat_epoch(self) -> bool:
         """Restart the query from its checkpoint after a failure that may pass."""
         errors = self._writer.first_error
-        culprits = 0 if self._writer.letters is None else len(self._crashes.guilty)
-        if not errors or self._is_stopping.is_set() or not self._patience.spend(errors[0], culprits=culprits):
+        poison_event_count = 0 if self._writer.letters is None else len(self._crashes.poison_events)
+        if (
+            not errors
+            or self._is_stopping.is_set()
+            or not self._restart_policy.spend(errors[0], poison_event_count=poison_event_count)
+        ):
             return False
         self._look()  # at its last epochs
         log.warning("job %s: the query restarts from its checkpoint: %s", self.job.name, first_cause(str(errors[0])))
@@ -302,23 +306,23 @@ class Run:
             self._is_stopping.wait(_POLL_SECONDS)
         return False
 
-    def _continue_with_new_events(self, forgetting: Forgetting) -> bool:
+    def _continue_with_new_events(self, at_most_once: AtMostOnceRestarts) -> bool:
         """Start a query with a new checkpoint; what the failed one had in hand is lost."""
         error: Exception | None = self._query.exception()
         if error is not None:
             self._look()  # at its last epochs
         while error is not None and not self._is_stopping.is_set():
             too_many = any(isinstance(one, TooManyLetters) for one in self._writer.first_error)
-            if too_many or not forgetting.count_failure(self._watcher.events_total):
+            if too_many or not at_most_once.count_failure(self._watcher.events_total):
                 return False
             told = self._translate(error).what
             message = "job %s: an epoch failed; its events are not retried, the job continues with what comes next: %s"
             log.warning(message, self.job.name, escape(told.removeprefix(f"Job {self.job.name!r} stopped: ")))
-            if self._is_stopping.wait(forgetting.pause_seconds):
+            if self._is_stopping.wait(at_most_once.pause_seconds):
                 return False
             try:
-                self.checkpoint = str(forgetting.begin())
-                self._watcher.begin_anew()
+                self.checkpoint = str(at_most_once.begin())
+                self._watcher.reset()
                 self._start_again()
                 self._query_starts += 1
                 return True
@@ -374,15 +378,15 @@ class Run:
         if self.job.mode is Mode.REAL_TIME and self._is_stopping.is_set():
             checkpoint = Checkpoint(root=self.checkpoint, spark=self._writer.spark)
             self.unended = unended_records(checkpoint, self._writer.sources, where=f"job {self.job.name!r}")
-        if self._forgetting is not None:
-            self._forgetting.close()
+        if self._at_most_once is not None:
+            self._at_most_once.close()
         if self._held is not None:
             self._held.close()
         self._await_end()
         error = self._query.exception()
         if error is not None and not self._is_stopping.is_set():
             told = self._translate(error)
-            if self._forgetting is not None:
+            if self._at_most_once is not None:
                 where = f"job {self.job.name!r}, declared at {self.job.origin}"
                 told = as_forgotten(told, where=where, log_file=self.log_file)
             raise told
@@ -398,5 +402,5 @@ class Run:
             self.plan,
             checkpoint=self.checkpoint,
             log_file=self.log_file,
-            deaths=self._crashes.told(),
+            deaths=self._crashes.summary(),
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from lockgate.connectors.files.system import ASIDE, System
+from lockgate.connectors.files.filesystem import ASIDE, System
 from lockgate.errors import Failed
 
 _DIGITS = 16

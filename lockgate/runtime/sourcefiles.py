@@ -35,7 +35,8 @@ from py4j.protocol import Py4JError
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.tree import open_tree
-from lockgate.connectors.files.inbox import (
+from lockgate.connectors.files.confined import LeadsOutside
+from lockgate.connectors.files.listing import (
     Facts,
     look_at,
     look_below,
@@ -46,14 +47,13 @@ from lockgate.connectors.files.inbox import (
     remove,
     root_of,
 )
-from lockgate.connectors.files.inside import LeadsOutside
 from lockgate.connectors.files.source import REMEMBERED
 from lockgate.dataflow.endpoints import Source
 from lockgate.dataflow.locations import KEPT, Files
 from lockgate.errors import Failed, Refused, SourceChanged, Unreachable
 from lockgate.escaping import escape
 from lockgate.runtime.filelog import FileLogs, Logged
-from lockgate.runtime.filenotes import UNKNOWN_BYTES, FileNotes, Known, as_time, tell_change
+from lockgate.runtime.filenotes import UNKNOWN_BYTES, FileNotes, Known, as_time, describe_change
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class SourceFiles:
         """Check a file of an epoch that has begun, and that Spark has not logged as committed."""
         if before.is_like(now):
             return
-        change = tell_change(before.facts, now)
+        change = describe_change(before.facts, now)
         if self._is_exact:
             raise SourceChanged(
                 f"file {path} was changed, and its epoch has begun and is not committed: {change}; a replay would have"
@@ -304,7 +304,8 @@ class SourceFiles:
             listed = self._pending.get(path) or Facts(UNKNOWN_BYTES, entry.modified_ms)
             if not Known(listed, _UNKNOWN_EPOCH).is_like(now):
                 raise SourceChanged(
-                    f"file {path} was changed after it was listed and before it was read: {tell_change(listed, now)}",
+                    f"file {path} was changed after it was listed and before it was read:"
+                    f" {describe_change(listed, now)}",
                     where=self._where(path),
                     fix="write files elsewhere and rename them into place; nothing of this one was read, so run the job"
                     " again when it is complete",
@@ -322,7 +323,7 @@ class SourceFiles:
                     raise self._gone(path)
                 if now[path] != facts:
                     raise SourceChanged(
-                        f"file {path} was changed while it was read: {tell_change(facts, now[path])}",
+                        f"file {path} was changed while it was read: {describe_change(facts, now[path])}",
                         where=self._where(path),
                         fix="write files elsewhere and rename them into place; nothing of the epoch is committed:"
                         " restore the file as it was, or plan the epoch again with the changed file:"
@@ -416,7 +417,7 @@ class SourceFiles:
 
     def _changed(self, path: str, known: Known, now: Facts) -> SourceChanged:
         return SourceChanged(
-            f"file {path} was changed after it was read: {tell_change(known.facts, now)}; the job would never read"
+            f"file {path} was changed after it was read: {describe_change(known.facts, now)}; the job would never read"
             " its new content",
             where=self._where(path),
             fix="write the new content into another file, and rename that into place; then restore this one as it"

@@ -64,7 +64,7 @@ class SourceList:
         has_begun = bool(self._checkpoint.epochs("commits"))
         noted = self._checkpoint.read_note(_FILE, _read_listed) if has_begun else None
         before = self._now if noted is None else noted
-        change = told_change(before, self._now)
+        change = describe_change(before, self._now)
         if change is not None:
             raise Refused(
                 f"the offsets in the checkpoint belong to other sources: {change}",
@@ -83,20 +83,20 @@ class SourceList:
         open_tree(checkpoint.root, checkpoint.spark).write(_FILE, noted)
 
 
-def told_change(before: Sequence[Listed], now: Sequence[Listed]) -> str | None:
+def describe_change(before: Sequence[Listed], now: Sequence[Listed]) -> str | None:
     """A description of the difference; None if every source continues with its own offsets."""
     was, reads = ([one.reads for one in listed] for listed in (before, now))
     if was == reads:
         return None
     if sorted(was) == sorted(reads):
-        return f"they were read in the order {_told(before)}, and now in the order {_told(now)}"
+        return f"they were read in the order {_sources_text(before)}, and now in the order {_sources_text(now)}"
     if len(was) == len(reads):
         old, new = next((old, new) for old, new in zip(before, now, strict=True) if old.reads != new.reads)
         return f"{new} is now in the place of {old}"
-    return f"{_told(before)} were read, and now {_told(now)}"
+    return f"{_sources_text(before)} were read, and now {_sources_text(now)}"
 
 
-def _told(listed: Sequence[Listed]) -> str:
+def _sources_text(listed: Sequence[Listed]) -> str:
     return ", ".join(map(str, listed)) or "none"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.checkpoints.checkpoint import Checkpoint, put_aside
-from lockgate.checkpoints.holding import Hold, alone, hold
+from lockgate.checkpoints.locking import CheckpointLock, lock_exclusively, lock_shared
 from lockgate.checkpoints.marker import mark_if_missing, mark_if_new, refuse_other_job, refuse_unmarked
 from lockgate.checkpoints.rescaling import refuse_unfinished
 from lockgate.checkpoints.stateread import check_state, kept_partitions, kept_states
@@ -32,7 +32,17 @@ from lockgate.guarantees import Guarantee, Mode
 from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan, plan, with_partitions
 from lockgate.provision.kafkajars import kafka_jars
-from lockgate.runtime.forgetting import forget
+from lockgate.runtime.assembly import (
+    make_dead_letter_writer,
+    make_epoch_writer,
+    make_gaps,
+    make_source_files,
+    make_topic_ids,
+)
+from lockgate.runtime.atmostonce import forget
+from lockgate.runtime.backpressure import Backpressure
+from lockgate.runtime.deliverycounts import Tries
+from lockgate.runtime.epochsize import EpochSize
 from lockgate.runtime.heartbeat import report_interval
 from lockgate.runtime.initial import InitialStates
 from lockgate.runtime.libraries import modules_of, uses_kafka
@@ -41,19 +51,15 @@ from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.metrics.names import names_of
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.options import Options
-from lockgate.runtime.pace import Pace
-from lockgate.runtime.pacer import Pacer
-from lockgate.runtime.parts import make_epoch_writer, make_gaps, make_letter_box, make_source_files, make_topic_ids
 from lockgate.runtime.progress import Watcher
 from lockgate.runtime.running import Run
 from lockgate.runtime.sourcelist import SourceList
 from lockgate.runtime.stepped import SteppedRun
-from lockgate.runtime.tables import Tables
-from lockgate.runtime.times import Tries
+from lockgate.runtime.tablerefresh import Tables
 from lockgate.runtime.translating import reaching, refusing
 from lockgate.spark.clock import job_clock, start_query
 from lockgate.spark.compile import Compiled, compile_plan
-from lockgate.spark.crashes import CrashDesk
+from lockgate.spark.crashes import CrashRegistry
 from lockgate.spark.machines import check_machines
 from lockgate.spark.session import SessionPlan, is_local, is_submitted, open_session
 from lockgate.spark.sources import read_from
@@ -145,7 +151,7 @@ class _Start:
     def look(self) -> None:
         """Refuse a job that cannot continue from its checkpoint. A refused job leaves no directory."""
         past, spark, new_life = self.past, self.spark, self.options.new_life
-        self.held: Hold | None = None
+        self.held: CheckpointLock | None = None
         if past is not None:
             refuse_other_job(open_tree(past.root, spark), self.job.name)
             if new_life:  # the old checkpoint will be moved aside
@@ -157,10 +163,10 @@ class _Start:
                 refuse_unfinished(past)
                 self.planned = with_partitions(self.planned, kept_partitions(past))
         kept = {} if past is None or new_life else kept_states(spark, past, self.planned)
-        self.initial = InitialStates(past, spark, is_new_life=new_life)
+        self.initial = InitialStates(past, spark, is_reset=new_life)
         self.tables = Tables(self.planned.logical.nodes, spark)
         self.opened.callback(self.tables.close)
-        self.crashes = CrashDesk(self.job.name, spark.sparkContext)
+        self.crashes = CrashRegistry(self.job.name, spark.sparkContext)
         self.opened.callback(self.crashes.close)
         self._compile = partial(
             compile_plan,
@@ -198,12 +204,12 @@ class _Start:
         """Take the checkpoint, and open the outputs."""
         spark, job, compiled = self.spark, self.job, self.compiled
         has_end = self.options.until_caught_up
-        self.forgetting = None if self.is_tracked else forget(self.planned, until_caught_up=has_end)
-        if self.forgetting is None:
+        self.at_most_once = None if self.is_tracked else forget(self.planned, until_caught_up=has_end)
+        if self.at_most_once is None:
             self.place = self.options.place(job)
         else:
-            self.place = str(self.forgetting.begin())
-            self.opened.callback(self.forgetting.close)
+            self.place = str(self.at_most_once.begin())
+            self.opened.callback(self.at_most_once.close)
         checkpoint, tree = Checkpoint(root=self.place, spark=spark), open_tree(self.place, spark)
         for output in compiled.outputs:
             self.opened.callback(output.sink.close)
@@ -211,7 +217,7 @@ class _Start:
                 # Only now: the check may create a topic, and a refused job leaves nothing.
                 output.sink.check(output.where)
         if self.options.new_life and self.is_tracked:
-            with alone(checkpoint.local, job.name):  # not while a driver uses it
+            with lock_exclusively(checkpoint.local, job.name):  # not while a driver uses it
                 refuse_unmarked(tree, job.name)
                 put_aside(checkpoint)
         if self.held is None and self.is_tracked:
@@ -222,7 +228,7 @@ class _Start:
             self.native.keep()
             self.sources.keep()
         self.tables.open(checkpoint)
-        letters = make_letter_box(self.planned, compiled, checkpoint, spark)
+        letters = make_dead_letter_writer(self.planned, compiled, checkpoint, spark)
         self.writer = make_epoch_writer(self.planned, compiled, spark, self.tables, letters, self.options.new_life)
         self._complete_writer()
         if not is_marked:
@@ -246,8 +252,8 @@ class _Start:
                 jvm=process_of(self.spark),
             )
         if self.is_paced:
-            pace = Pace(epoch_seconds, ROWS_FIRST, self.options.rows_max)
-            writer.pacer = Pacer(self.spark, pace, job=self.job.name)
+            epoch_size = EpochSize(epoch_seconds, ROWS_FIRST, self.options.rows_max)
+            writer.backpressure = Backpressure(self.spark, epoch_size, job=self.job.name)
         writer.tries = Tries(None if past is None else past.local, planned=-1 if past is None else past.past().planned)
 
     def begin(self) -> Run:
@@ -261,8 +267,8 @@ class _Start:
             log_file=self.log_file,
             _query=self._begin_query(self.place, self.compiled),
             _writer=self.writer,
-            _start=self._begin_again if self.forgetting is None else self._begin_with_new_events,
-            _forgetting=self.forgetting,
+            _start=self._begin_again if self.at_most_once is None else self._begin_with_new_events,
+            _at_most_once=self.at_most_once,
             _has_end=self.options.until_caught_up,
             _ends_in_silence=self.options.until_caught_up and self.compiled.runs_without_rows,
             _dropped=self.compiled.count_dropped,
@@ -312,16 +318,16 @@ class _Start:
         return self._begin_query(self.place, self.compiled)
 
     def _begin_with_new_events(self) -> StreamingQuery:
-        assert self.forgetting is not None
-        place = str(self.forgetting.place)
+        assert self.at_most_once is not None
+        place = str(self.at_most_once.place)
         self.tables.keep_in(Checkpoint(root=place, spark=self.spark))
-        self.writer.begin_anew()
+        self.writer.reset()
         # Wherever the run began, it continues with new events.
         compiled = self.compiled if self.options.start is None else self._compile(start=None, before=self.compiled)
         return self._begin_query(place, compiled)
 
     def _hold(self, checkpoint: Checkpoint) -> None:
-        self.held = hold(checkpoint.local, self.job.name)
+        self.held = lock_shared(checkpoint.local, self.job.name)
         if self.held is not None:
             self.opened.callback(self.held.close)
 

@@ -25,7 +25,7 @@ from lockgate.planner.plan import Plan, plan
 from lockgate.provision.kafkajars import kafka_jars
 from lockgate.runtime.libraries import uses_kafka
 from lockgate.runtime.options import ROWS_PER_EPOCH, default_checkpoint
-from lockgate.runtime.tables import Tables
+from lockgate.runtime.tablerefresh import Tables
 from lockgate.spark.compile import compile_plan
 from lockgate.spark.session import SessionPlan, open_session
 

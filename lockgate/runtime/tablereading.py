@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from lockgate.connectors.postgres.connect import connect, told
-from lockgate.connectors.postgres.tables import TableColumn, find_table, parse_name
+from lockgate.connectors.postgres.connect import connect, translated_errors
+from lockgate.connectors.postgres.tableschema import TableColumn, find_table, parse_name
 from lockgate.dataflow.locations import Files, ServerTable
 from lockgate.dataflow.table import ReadTable, TableRows
 from lockgate.errors import Failed, InvariantBroken, LockgateError, Refused
 from lockgate.failures import first_cause
 from lockgate.runtime.snapshots import Snapshot, take_snapshot
-from lockgate.spark.tables import schema_of
+from lockgate.spark.tablejoin import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,10 @@ def _read_postgres(table: ServerTable, schema: StructType, where: str) -> list[l
     from psycopg.sql import SQL, Identifier, Literal
 
     name = parse_name(table.table, where)
-    with connect(table.dsn, where=where, name="lockgate table", patience=_PATIENCE) as connection, told(where=where):
+    with (
+        connect(table.dsn, where=where, name="lockgate table", patience=_PATIENCE) as connection,
+        translated_errors(where=where),
+    ):
         found = find_table(connection, name, rights=("SELECT",))
         if found is None:
             raise Refused(

@@ -142,7 +142,7 @@ class TopicIds:
             time.sleep(0.2)
             now = self._look_up()
         for used in compared:
-            change = tell_change(used.name, used.noted_in(noted), now.get(used.key))
+            change = describe_change(used.name, used.noted_in(noted), now.get(used.key))
             if change is not None and not (accepts_outputs and not used.is_read):
                 raise Refused(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
         self._known = now
@@ -161,7 +161,7 @@ class TopicIds:
         now = self._look_up()
         for used in self._used:
             before = used.noted_in({**self._known})
-            change = tell_change(used.name, before, now[used.key]) if used.key in now else None
+            change = describe_change(used.name, before, now[used.key]) if used.key in now else None
             if change is not None:
                 raise TopicGone(change, where=f"{self._where}; servers {used.servers}", fix=self._fix(used))
 
@@ -207,16 +207,16 @@ class TopicIds:
         )
 
 
-def tell_change(topic: str, before: Sequence[str] | None, now: str | None) -> str | None:
+def describe_change(topic: str, before: Sequence[str] | None, now: str | None) -> str | None:
     """Describe the change; None if nothing changed, or if the earlier ids are unknown.
 
-    >>> tell_change("t", ["c/1"], "c/2")
+    >>> describe_change("t", ["c/1"], "c/2")
     "topic 't' was deleted and created again since the job used it"
-    >>> tell_change("t", ["c/1"], None)
+    >>> describe_change("t", ["c/1"], None)
     "topic 't' is gone since the job used it"
-    >>> tell_change("t", ["c/1"], "d/1")
+    >>> describe_change("t", ["c/1"], "d/1")
     "topic 't' is in another Kafka cluster (d) than that of the job (c)"
-    >>> tell_change("t", None, "c/1"), tell_change("t", ["c/1"], "c/1")
+    >>> describe_change("t", None, "c/1"), describe_change("t", ["c/1"], "c/1")
     (None, None)
     """
     if before is None or now in before:

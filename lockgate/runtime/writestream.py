@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockgate.checkpoints.checkpoint import Checkpoint, RunningQuery, running_query
-from lockgate.checkpoints.holding import Hold, hold
+from lockgate.checkpoints.locking import CheckpointLock, lock_shared
 from lockgate.checkpoints.marker import mark_if_missing
 from lockgate.checkpoints.tree import open_tree
 from lockgate.connectors.kafka.epoch import EpochRows, KafkaEpochs, RecordColumns
@@ -37,9 +37,9 @@ from lockgate.dataflow.origin import caller
 from lockgate.errors import BadJob, BadMachine, RecordsGone, Refused
 from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
-from lockgate.spark.chance import find_chance
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.machines import check_machines
+from lockgate.spark.nondeterminism import find_nondeterminism
 from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation, warn_of_open_ports
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def write_stream(
     if name in _open:
         _open[name].close()
     _open[name] = kafka
-    held: dict[str, Hold | None] = {}  # the lock of each start of the query on its checkpoint
+    held: dict[str, CheckpointLock | None] = {}  # the lock of each start of the query on its checkpoint
     marked: set[str] = set()  # checkpoints that have the marker of this query
     topics: dict[str, TopicIds] = {}  # by start of the query, once it has done an epoch
     read = [*_topics_read(dataframe, where)]
@@ -223,9 +223,9 @@ def _let_workers_find_us(context: SparkContext, where: str) -> None:
         ) from error
 
 
-def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> Hold | None:
+def _hold_until_it_ends(query: RunningQuery, name: str, spark: SparkSession) -> CheckpointLock | None:
     """Lock the checkpoint of a running query against commands that change it."""
-    held = hold(query.checkpoint.local, name)
+    held = lock_shared(query.checkpoint.local, name)
     if held is None:
         return None
     running = spark._jsparkSession.streams().get(query.id)
@@ -356,7 +356,7 @@ def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int
                 fix="omit it, so that the query stops instead of losing them",
             )
     # A step that depends on the order of rows, such as dropDuplicates, does harm only if another step has memory.
-    chance = find_chance(dataframe, feeds_state=remembering_count > 1) if remembering_count else None
+    chance = find_nondeterminism(dataframe, feeds_state=remembering_count > 1) if remembering_count else None
     if chance is not None:
         raise BadJob(
             f"{chance} is not deterministic and feeds state: after a crash Spark rebuilds the state from other values"

@@ -1,6 +1,6 @@
 """The HTTP server for all our pages: those of a job, of its sinks, of a presenter and of a figure.
 
-    a connection    belongs to a stranger: reception.py limits how many there are, and how long each may take to ask
+    a connection    belongs to a stranger: acceptor.py limits how many there are, and how long each may take to ask
     a request       GET, with a head of at most 16 KiB, with one of the server's own names (hosts.py)
     an answer       has a deadline too, for a client that does not read. The number of answers in progress is limited. A
                     request beyond it gets 503, except for the pages that must always answer: those of health
@@ -20,8 +20,8 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from lockgate.serving.acceptor import Acceptor, Client, strangers_max
 from lockgate.serving.hosts import Hosts
-from lockgate.serving.reception import Reception, Visit, strangers_max
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -77,22 +77,22 @@ class HttpServer:
         self.answer, self.hosts, self.always = answer, hosts, frozenset(always)
         self.slots = threading.BoundedSemaphore(strangers_max() * 3 // 4)
         self._handler = _KeepingHandler if keeps else _Handler
-        self._reception = Reception(listening, is_whole=_is_whole, serve=self._serve, name=name, seconds=_ASK_SECONDS)
+        self._acceptor = Acceptor(listening, is_whole=_is_whole, serve=self._serve, name=name, seconds=_ASK_SECONDS)
 
     def stop(self) -> None:
         """Take no more connections. The socket stays open, and requests in progress are answered."""
-        self._reception.stop()
+        self._acceptor.stop()
 
     def close(self, *, patience_seconds: float) -> None:
         """Take no more connections, and end the open ones; answers in progress may take `patience_seconds`."""
-        self._reception.close(patience_seconds=patience_seconds)
+        self._acceptor.close(patience_seconds=patience_seconds)
 
-    def _serve(self, visit: Visit) -> bool:
-        if len(visit.said) > _HEAD_BYTES_MAX:
-            visit.line.sendall(b"HTTP/1.0 431 Request Header Fields Too Large\r\n\r\n")
+    def _serve(self, client: Client) -> bool:
+        if len(client.said) > _HEAD_BYTES_MAX:
+            client.line.sendall(b"HTTP/1.0 431 Request Header Fields Too Large\r\n\r\n")
             return False
-        visit.limit(_ANSWER_SECONDS)
-        return self._handler(visit, self).goes_on
+        client.limit(_ANSWER_SECONDS)
+        return self._handler(client, self).goes_on
 
 
 def _is_whole(said: bytes) -> bool:
@@ -102,24 +102,24 @@ def _is_whole(said: bytes) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    def __init__(self, visit: Visit, pages: HttpServer) -> None:
-        self._visit, self._pages = visit, pages
+    def __init__(self, client: Client, pages: HttpServer) -> None:
+        self._client, self._pages = client, pages
         self.goes_on = False
-        super().__init__(visit.line, visit.line.getpeername(), None)  # type: ignore[arg-type]
+        super().__init__(client.line, client.line.getpeername(), None)  # type: ignore[arg-type]
 
     def setup(self) -> None:
         """Read what the client has sent, and write to the client, head and body together."""
-        self.connection = self._visit.line
+        self.connection = self._client.line
         self.connection.settimeout(_WRITE_SECONDS)
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.rfile = io.BytesIO(self._visit.said)
+        self.rfile = io.BytesIO(self._client.said)
         self.wfile = self.connection.makefile("wb", _BUFFER_BYTES)
 
     def handle(self) -> None:
         """Answer the request; the bytes after it stay for the next one."""
         self.close_connection = True
         self.handle_one_request()
-        self._visit.said = self.rfile.read()
+        self._client.said = self.rfile.read()
         self.goes_on = not self.close_connection
 
     def do_GET(self) -> None:
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.content)
         if page.rest is not None:
             self.close_connection = True
-            self._visit.limit(None)  # it has no end, but the client must take each piece in time
+            self._client.limit(None)  # it has no end, but the client must take each piece in time
             for piece in page.rest:
                 self.wfile.write(piece)
                 self.wfile.flush()

@@ -18,7 +18,7 @@ from lockgate.errors import InvariantBroken
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.passes import computes_once, way_of
 from lockgate.spark.keyed import SIDE, side_column
-from lockgate.spark.sides import side_number, wanted_sides
+from lockgate.spark.operatorsteps import side_number, wanted_sides
 from lockgate.spark.trials import Trial, attempt, can_fail, row_as_json
 
 if TYPE_CHECKING:

@@ -22,18 +22,18 @@ from lockgate.operators.contract import Clock, Key, Operator, Outcome, StepFaile
 from lockgate.operators.encoding import PLAIN, Encoding
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.evolution import Declared, adapt
+from lockgate.operators.keyedstate import states_of
 from lockgate.operators.page import Groups
-from lockgate.operators.pages import Cells, Pages
+from lockgate.operators.pagestore import Cells, PageStore
 from lockgate.operators.process import ProcessOperator
 from lockgate.operators.statejson import read_state
-from lockgate.operators.states import states_of
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.signing import Signer, driver_signer
-from lockgate.spark.crashes import InHand, watched
+from lockgate.spark.crashes import InFlight, watched
 from lockgate.spark.functions import RowError
 from lockgate.spark.keys import HASH, OutOfReach, as_keys, as_list
 from lockgate.spark.packing import ASIDE
-from lockgate.spark.rejected import as_texts
+from lockgate.spark.rejectioncolumns import as_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,7 @@ class BucketRun:
     checkpoint: str | None = None
     signer: Signer = field(default_factory=driver_signer)
 
-    def begin(self, value: bytes, pages: Pages, wall: int) -> None:
+    def begin(self, value: bytes, pages: PageStore, wall: int) -> None:
         """Start keys with these packed states; before any row, in the first epoch."""
         import pyarrow as pa
 
@@ -123,10 +123,10 @@ class BucketRun:
         pages.run(groups, begin, Clock(before=0, now=0, wall=0))  # at a time at which no timer fires
         pages.flush(pages.clock)
 
-    def open(self, cells: Cells) -> Pages:
+    def open(self, cells: Cells) -> PageStore:
         """The pages of a bucket."""
         with self._carrying():
-            return Pages(cells, encoding=self.encoding)
+            return PageStore(cells, encoding=self.encoding)
 
     @contextlib.contextmanager
     def _carrying(self) -> Iterator[None]:
@@ -144,7 +144,7 @@ class BucketRun:
         except LockgateError as refusal:
             raise Carried(refusal, self.signer) from refusal
 
-    def settle(self, pages: Pages) -> None:
+    def settle(self, pages: PageStore) -> None:
         """Compare the declared state with that of this code; convert it if that is safe, refuse it if not."""
         if pages.declared is not None and pages.declared != self.declared:
             try:
@@ -158,14 +158,14 @@ class BucketRun:
                 pages.convert(evolution, is_woken=evolution.is_redated)
         pages.declared = self.declared
 
-    def take(self, values: Sequence[bytes], pages: Pages, watermark: int, wall: int) -> list[tuple[int, bytes]]:
+    def take(self, values: Sequence[bytes], pages: PageStore, watermark: int, wall: int) -> list[tuple[int, bytes]]:
         """One epoch of one bucket: packed rows in, packed rows out."""
         # An epoch makes millions of plain tuples, none of them in a cycle: Python would often search them all.
         with _without_collecting(), self._carrying():
             self.settle(pages)
             return self._take(self._in_order(values), pages, watermark, wall)
 
-    def _take(self, table: pa.Table, pages: Pages, watermark: int, wall: int) -> list[tuple[int, bytes]]:
+    def _take(self, table: pa.Table, pages: PageStore, watermark: int, wall: int) -> list[tuple[int, bytes]]:
         if WALL in table.column_names and table.num_rows:
             wall = table.column(WALL)[0].as_py()
         aside: list[Rejection] = []
@@ -215,7 +215,7 @@ class BucketRun:
     def _seen(self, number: int, table: pa.Table) -> tuple[dict[str, Any], str]:
         """The place of a row, and the row as text for people."""
         place = [table.column(at)[number].as_py() for at in range(1, 1 + len(PLACES))]
-        shown = {_told(table.column_names[at]): str(table.column(at)[number]) for at in self.reads}
+        shown = {_users_name(table.column_names[at]): str(table.column(at)[number]) for at in self.reads}
         return dict(zip([name.removeprefix("__") for name in PLACES], place, strict=True)), str(shown)
 
     @contextlib.contextmanager
@@ -228,7 +228,7 @@ class BucketRun:
 
             def take(key: Key, number: int | None) -> None:
                 place, shown = (None, f"key {key!r}") if number is None else self._seen(number, table)
-                reason = watch.take(InHand(self.place.step, place, shown))
+                reason = watch.take(InFlight(self.place.step, place, shown))
                 if reason is not None:
                     raise StepFailed(reason if number is not None else f"{shown}: {reason}", number, is_final=True)
 
@@ -264,7 +264,7 @@ class BucketRun:
             return Groups.of([])
         hashes = table.column(0).to_numpy()
         is_same = hashes[1:] == hashes[:-1]
-        values = [as_list(table.column(place), _told(table.column_names[place])) for place in self.reads]
+        values = [as_list(table.column(place), _users_name(table.column_names[place])) for place in self.reads]
         rows = list(zip(range(table.num_rows), *values, strict=True))
         if not all((_equals_before(table.column(place)) | ~is_same).all() for place in self.keys):
             # Keys of one hash that are not equal: two that share it, or NaN, which equals itself only as text.
@@ -276,7 +276,7 @@ class BucketRun:
 
     def _keys(self, table: pa.Table, numbers: Any) -> list[Key]:
         """The keys of the rows of these numbers."""
-        columns = [(table.column(place).take(numbers), _told(table.column_names[place])) for place in self.keys]
+        columns = [(table.column(place).take(numbers), _users_name(table.column_names[place])) for place in self.keys]
         try:
             return _zip([as_keys(column, name) for column, name in columns], len(numbers))
         except OutOfReach as far:
@@ -362,7 +362,7 @@ def _equals_before(column: pa.ChunkedArray) -> Any:
     return pc.or_(pc.fill_null(pc.equal(before, after), False), is_null).to_numpy()
 
 
-def _told(column: str) -> str:
+def _users_name(column: str) -> str:
     """The user's name of a column."""
     return column.removeprefix("__read_").removeprefix("__key_")
 

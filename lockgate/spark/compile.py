@@ -3,11 +3,11 @@
 One query is one DataFrame, one output mode and one watermark. So several outputs are tagged rows of one DataFrame, and
 every epoch separates them again:
 
-    sources.py     the rows of each source
-    steps.py       the rows of each step that is no operator of ours
-    sides.py       operators, and the sides by which rows leave them
-    branching.py   outputs that share the rows of one step: the parts of a split, the sides of an operator
-    tagging.py     all outputs in one frame; outputs that share a step are made in one pass over its rows
+    sources.py         the rows of each source
+    steps.py           the rows of each step that is no operator of ours
+    operatorsteps.py   operators, and the sides by which rows leave them
+    branching.py       outputs that share the rows of one step: the parts of a split, the sides of an operator
+    tagging.py         all outputs in one frame; outputs that share a step are made in one pass over its rows
 
 Other branches over one source are computed side by side, and each reads it once.
 
@@ -33,7 +33,7 @@ from lockgate.connectors.returned import read_returned
 from lockgate.dataflow.endpoints import ORIGINAL
 from lockgate.dataflow.fanout import FanOut
 from lockgate.dataflow.schema import quote
-from lockgate.dataflow.steps import Letters, Read, Timed, Write
+from lockgate.dataflow.steps import DeadLetterStep, Read, Timed, Write
 from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.guarantees import Guarantee
@@ -51,14 +51,21 @@ from lockgate.planner.passes import (
 )
 from lockgate.planner.physical import has_state, is_exact
 from lockgate.planner.plan import Plan
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.spark.branching import Branch, branch_of
-from lockgate.spark.chance import mark, refuse_hidden_chance, require_once
 from lockgate.spark.context import Context
 from lockgate.spark.counting import count_outputs, count_step
 from lockgate.spark.fanout import Tallies
 from lockgate.spark.keys import Begun
-from lockgate.spark.sides import apply_to_sides, describe_operator, late_number, rows_of_side, side_number, wanted_sides
+from lockgate.spark.nondeterminism import mark, refuse_hidden_nondeterminism, require_once
+from lockgate.spark.operatorsteps import (
+    apply_to_sides,
+    describe_operator,
+    late_number,
+    rows_of_side,
+    side_number,
+    wanted_sides,
+)
 from lockgate.spark.sources import read_from, read_source
 from lockgate.spark.stateful import Described
 from lockgate.spark.steps import late_rows, no_letters, step_rows
@@ -239,7 +246,7 @@ class _Compiler:
             return []  # the driver reads it, and not as a frame
         inputs = [frames[name] for name in fed_by(self.context.graph, node)]
         if self.keep is None:  # at the start; an epoch compiles the same steps again
-            refuse_hidden_chance(node, inputs)
+            refuse_hidden_nondeterminism(node, inputs)
         try:
             if is_operator(self.context.graph, node):
                 self._operate(node, inputs[0], frames, operators)
@@ -247,7 +254,7 @@ class _Compiler:
                 rows = self._rows(node, inputs, frames)
                 frames[node.name] = mark(rows, node.name) if computes_once(node) else rows
             is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
-            if self.is_counting and not is_cut and not isinstance(node.step, Letters | Write):
+            if self.is_counting and not is_cut and not isinstance(node.step, DeadLetterStep | Write):
                 frames[node.name] = count_step(frames[node.name], node.name)
             frames[node.name].schema  # noqa: B018 - asks Spark's analyser now, while the step is known
             if isinstance(node.step, Write):
@@ -275,7 +282,7 @@ class _Compiler:
             return rows_of_side(frames[sides_of(node.inputs[0])], side_number(graph, node))
         if isinstance(node.step, Read):
             return self._read(node, node.step)
-        if isinstance(node.step, Letters):
+        if isinstance(node.step, DeadLetterStep):
             return no_letters(self.context.spark)
         return step_rows(node, inputs, self.context)
 
@@ -294,7 +301,7 @@ class _Compiler:
         is_tracked = self.context.planned.job.guarantee is not Guarantee.AT_MOST_ONCE
         sink = step.sink if is_tracked else step.sink.untracked()
         sink.check_rows(rows.drop(*MARKS), node.where)
-        is_letters = isinstance(graph.node(node.inputs[0]).step, Letters)
+        is_letters = isinstance(graph.node(node.inputs[0]).step, DeadLetterStep)
         exact, branch = is_exact(graph, node), branch_of(graph, node)
         return Written(node.name, node.where, sink, rows, exact, branch, node.name, is_letters)
 

@@ -10,7 +10,7 @@ from lockgate.connectors.rejects import Rejects
 from lockgate.planner.flow import Flow
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.plan import Plan
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.spark.fanout import Tallies
 
 if TYPE_CHECKING:

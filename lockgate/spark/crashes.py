@@ -9,9 +9,9 @@ One death may be chance, for example if an operator kills processes. What worker
 code any more: it fails like an event on which the code raises, and becomes a dead letter or ends the job. First
 attempts report nothing.
 
-    task     {task}                 ->  {guilty: what must not be tried any more}
-             {step, place, shown, identity}   in hand from now on
-             nothing                    nothing in hand
+    task     {task}                 ->  {poison_events: what is not tried any more}
+             {step, place, shown, identity}   in flight from now on
+             nothing                    nothing in flight
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.escaping import escape
 from lockgate.failures import TRIED
-from lockgate.serving.door import GONE, Address, Door, call
-from lockgate.spark.door import hosts_of_driver
+from lockgate.serving.rpc import GONE, Address, RpcServer, call
+from lockgate.spark.driverhosts import hosts_of_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -44,7 +44,7 @@ _ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class InHand:
+class InFlight:
     """What the user's code is given: a row of a source's event, or all rows of a key."""
 
     step: str
@@ -68,25 +68,25 @@ class InHand:
         return f"step {self.step!r}, the row from {place['source']}, {place['part']}{at}: {self.shown}"
 
 
-class CrashDesk:
+class CrashRegistry:
     """The driver's side: collects what workers died with; lives as long as the run."""
 
     def __init__(self, job: str, context: SparkContext) -> None:
         self._job = job
         self._lock = threading.Lock()
         self._deaths: Counter[str] = Counter()
-        self._seen: dict[str, InHand] = {}
+        self._seen: dict[str, InFlight] = {}
         self._tasks: set[int] = set()  # those that have counted already
         self._try, self._is_open = 0, False
-        self._door = Door(self._serve, name="lockgate-crashes", **hosts_of_driver(context))
+        self._server = RpcServer(self._serve, name="lockgate-crashes", **hosts_of_driver(context))
 
     @property
     def address(self) -> Address:
         """The address to which workers report."""
-        return self._door.address
+        return self._server.address
 
     @property
-    def guilty(self) -> list[str]:
+    def poison_events(self) -> list[str]:
         """What is not given to the user's code any more."""
         with self._lock:
             return [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
@@ -106,41 +106,43 @@ class CrashDesk:
         with self._lock:
             self._is_open = False
 
-    def told(self) -> str | None:
+    def summary(self) -> str | None:
         """What workers died with, for people; None if it is unknown."""
         with self._lock:
             counted = [(self._seen[identity], times) for identity, times in self._deaths.most_common(3)]
-        return "; ".join(f"{times}x with {in_hand}" for in_hand, times in counted) or None
+        return "; ".join(f"{times}x with {in_flight}" for in_flight, times in counted) or None
 
     def close(self) -> None:
         """Accept no more connections; one that ends by this is not one of a worker that died."""
         self.end()
-        self._door.close()
+        self._server.close()
 
     def _serve(self, connection: Connection[Any, Any]) -> None:
         task = int(json.loads(connection.recv_bytes(_WORD_BYTES_MAX))["task"])
         with self._lock:
             belongs_to = self._try
-        connection.send_bytes(json.dumps({"guilty": self.guilty}).encode())
+        connection.send_bytes(json.dumps({"poison_events": self.poison_events}).encode())
         last = b""
         with suppress(OSError, EOFError):
             while True:
                 last = connection.recv_bytes(_WORD_BYTES_MAX)
         if last:
             word = json.loads(last)
-            in_hand = InHand(str(word["step"]), word["place"], str(word["shown"]))
-            self._count(belongs_to, task, str(word["identity"]), in_hand)
+            in_flight = InFlight(str(word["step"]), word["place"], str(word["shown"]))
+            self._count(belongs_to, task, str(word["identity"]), in_flight)
 
-    def _count(self, belongs_to: int, task: int, identity: str, in_hand: InHand) -> None:
+    def _count(self, belongs_to: int, task: int, identity: str, in_flight: InFlight) -> None:
         with self._lock:
             # Spark ends the other workers of a task when one has died: only the first counts.
             if not self._is_open or belongs_to != self._try or task in self._tasks:
                 return
             self._tasks.add(task)
-            self._seen[identity] = in_hand
+            self._seen[identity] = in_flight
             self._deaths[identity] += 1
             times = self._deaths[identity]
-        log.warning("job %s: a Python worker died (%dx) with this in hand: %s", self._job, times, escape(str(in_hand)))
+        log.warning(
+            "job %s: a Python worker died (%dx) with this in hand: %s", self._job, times, escape(str(in_flight))
+        )
 
 
 class Watch:
@@ -152,20 +154,20 @@ class Watch:
         self._connection.send_bytes(json.dumps({"task": task}).encode())
         if not self._connection.poll(_ANSWER_SECONDS):
             raise EOFError("no answer")
-        self._guilty = frozenset(json.loads(self._connection.recv_bytes())["guilty"])
+        self._poison_events = frozenset(json.loads(self._connection.recv_bytes())["poison_events"])
 
-    def take(self, in_hand: InHand) -> str | None:
+    def take(self, in_flight: InFlight) -> str | None:
         """Report what is next; returns the reason if it must not be tried."""
-        identity = in_hand.identity
-        if identity in self._guilty:
+        identity = in_flight.identity
+        if identity in self._poison_events:
             return "its Python worker died with it in hand more than once: it crashed, was killed or ended itself"
-        word = {**asdict(in_hand), "shown": in_hand.shown[:_SHOWN_MAX], "identity": identity}
+        word = {**asdict(in_flight), "shown": in_flight.shown[:_SHOWN_MAX], "identity": identity}
         with suppress(*GONE):  # a driver that does not answer is no reason to stop
             self._connection.send_bytes(json.dumps(word).encode())
         return None
 
     def leave(self) -> None:
-        """Report that nothing is in hand."""
+        """Report that nothing is in flight."""
         with suppress(*GONE):
             self._connection.send_bytes(b"")
 
@@ -175,7 +177,7 @@ class Watch:
 
 
 _watch: Watch | None = None  # of the current task of this process, which runs one after the other
-_deaf: set[Address] = set()  # drivers that do not answer; they are not called again
+_silent_drivers: set[Address] = set()  # drivers that do not answer; they are not called again
 
 
 @contextmanager
@@ -198,7 +200,7 @@ def _find(address: Address) -> Watch | None:
     task = TaskContext.get()
     if task is None or (not task.attemptNumber() and not task.getLocalProperty(TRIED)):
         return None
-    if address in _deaf:
+    if address in _silent_drivers:
         return None
     if _watch is None or _watch.task != task.taskAttemptId():
         if _watch is not None:
@@ -207,6 +209,6 @@ def _find(address: Address) -> Watch | None:
         try:
             _watch = Watch(task.taskAttemptId(), address)
         except GONE as error:
-            _deaf.add(address)
+            _silent_drivers.add(address)
             log.warning("the driver does not answer, so it cannot learn what this task dies with: %s", error)
     return _watch

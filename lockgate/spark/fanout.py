@@ -22,13 +22,13 @@ from uuid import uuid4
 from lockgate.connectors.rejects import Rejection, Rejects
 from lockgate.dataflow.fanout import MARKS
 from lockgate.dataflow.schema import quote
-from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally, told_unfit
-from lockgate.serving.door import Address
+from lockgate.operators.fanout import Ending, FanOutMachine, Joined, Score, Tally, describe_misfit
+from lockgate.serving.rpc import Address
 from lockgate.signing import Signer, driver_signer
-from lockgate.spark.crashes import InHand, Watch, watched
+from lockgate.spark.crashes import InFlight, Watch, watched
 from lockgate.spark.functions import Unfit, fields_of, original_of, read_rows, rejected, seen_as
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
-from lockgate.spark.rejected import parted, with_rejections, with_texts
+from lockgate.spark.rejectioncolumns import parted, with_rejections, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,7 +197,7 @@ def _join(rows: Sequence[Row], step: FanOutStep, watch: Watch | None) -> tuple[l
     joined: list[Joined] = []
     killers: set[int] = set()
     for index, row in enumerate(rows):
-        reason = watch.take(InHand(step.name, *seen_as(row)))
+        reason = watch.take(InFlight(step.name, *seen_as(row)))
         if reason is None:
             joined += machine.join([row])
         else:
@@ -253,5 +253,5 @@ def _fitted_one(joined: Joined, name: str, kind: pa.DataType) -> Joined:
         pa.array([value], type=kind)
         return joined
     except Exception as error:  # noqa: BLE001 - an object may raise whatever it likes when it is read
-        reason = told_unfit(value, kind, error)
+        reason = describe_misfit(value, kind, error)
         return replace(joined, scores={**joined.scores, name: Score(Ending.FAILED, reason=reason)})

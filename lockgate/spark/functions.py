@@ -1,8 +1,8 @@
 """Functions of the user, row by row, in Python workers.
 
 Rows travel in Arrow batches. If a function raises, or returns what its schema does not allow, the job stops with the
-row's position and the user's own line, or the row becomes a dead letter (spark/rejected.py). It is neither dropped nor
-written as null.
+row's position and the user's own line, or the row becomes a dead letter (spark/rejectioncolumns.py). It is neither
+dropped nor written as null.
 Functions get timestamps as aware datetimes in UTC. A naive one that they return counts as UTC.
 """
 
@@ -16,11 +16,11 @@ from lockgate.connectors.rejects import Rejection, Rejects, as_base64
 from lockgate.dataflow.endpoints import ORIGINAL, POSITION
 from lockgate.failures import RowFailure
 from lockgate.operators.deadline import TimedOut, deadline
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.signing import Signer, driver_signer
-from lockgate.spark.crashes import InHand, Watch, watched
+from lockgate.spark.crashes import InFlight, Watch, watched
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
-from lockgate.spark.rejected import parted, with_rejections, with_texts
+from lockgate.spark.rejectioncolumns import parted, with_rejections, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +231,7 @@ def _call(step: RowStep, row: Row, watch: Watch | None) -> Any:
     """The function's result for a row: whether it stays ("where"), or the rows that it becomes, as tuples."""
     if watch is not None:
         place, shown = seen_as(row)
-        reason = watch.take(InHand(step.name, place, shown))
+        reason = watch.take(InFlight(step.name, place, shown))
         if reason is not None:
             raise Unfit(reason, is_final=True)
     try:

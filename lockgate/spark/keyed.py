@@ -30,11 +30,11 @@ from lockgate.faultpoints import FaultPoint, arm, armed, reach
 from lockgate.operators.contract import Operator, Side, Time
 from lockgate.operators.encoding import PLAIN, Encoding
 from lockgate.operators.evolution import Declared
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.spark.bucket import PLACES, WALL, BucketRun, Place
 from lockgate.spark.keys import hash_of
 from lockgate.spark.packing import pack_rows, unpacker, with_rejections
-from lockgate.spark.rejected import parted, with_texts
+from lockgate.spark.rejectioncolumns import parted, with_texts
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

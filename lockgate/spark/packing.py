@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lockgate.connectors.rejects import FACTS, WHOLE
 from lockgate.operators.page import bucket_numbers
 from lockgate.spark.lists import null_columns, with_empty, with_nulls
-from lockgate.spark.rejected import as_results, with_nothing, with_texts
+from lockgate.spark.rejectioncolumns import as_results, with_nothing, with_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

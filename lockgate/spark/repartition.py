@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockgate.errors import InvariantBroken, Refused
 from lockgate.failures import Carried
-from lockgate.operators.dealing import deal, gather
-from lockgate.operators.pages import INDEX, damaged
+from lockgate.operators.pagestore import INDEX, damaged
+from lockgate.operators.redistribution import gather, redistribute
 from lockgate.signing import driver_signer
 from lockgate.spark.keyed import OWNER
 from lockgate.spark.packing import buckets_of
@@ -175,7 +175,7 @@ def deal_out(rows: DataFrame, partitions: int, buckets: Buckets) -> DataFrame:
                 if cell == INDEX:
                     continue
                 try:
-                    dealt = list(deal(read_binary(value), partitions))
+                    dealt = list(redistribute(read_binary(value), partitions))
                 except Unreadable as error:
                     raise Carried(damaged(cell, error), signer) from error
                 for piece in dealt:

@@ -151,7 +151,7 @@ def open_session(wanted: SessionPlan) -> SparkSession:
         context = _start_driver(wanted)
     else:
         _refuse_unfit(context, wanted)
-    _tell_once()
+    _report_once()
     session = SparkSession(context).newSession()
     more = REAL_TIME_SETTINGS if wanted.is_real_time else FEW_ROWS_SETTINGS if wanted.has_few_rows else {}
     for name, value in {**QUERY_SETTINGS, **more}.items():
@@ -161,7 +161,7 @@ def open_session(wanted: SessionPlan) -> SparkSession:
     return session
 
 
-def _tell_once() -> None:
+def _report_once() -> None:
     """Let only us report an error: if the JVM dies, every thread that used it notices."""
     from pyspark.accumulators import AccumulatorTCPServer
 
@@ -295,10 +295,10 @@ def _protect(conf: SparkConf, gateway: JavaGateway, wanted: SessionPlan) -> None
     protection = protect(master, told, os.environ)
     for name, value in protection.settings.items():
         conf.set(name, reveal(value))
-    _tell(protection.lack, must_authenticate=wanted.must_authenticate)
+    _report_lack(protection.lack, must_authenticate=wanted.must_authenticate)
 
 
-def _tell(lack: Refused | None, *, must_authenticate: bool) -> None:
+def _report_lack(lack: Refused | None, *, must_authenticate: bool) -> None:
     if lack is None:
         return
     if must_authenticate:
@@ -308,7 +308,7 @@ def _tell(lack: Refused | None, *, must_authenticate: bool) -> None:
 
 def warn_of_open_ports(context: SparkContext, *, must_authenticate: bool = False) -> None:
     """Warn of a driver that the user has started, and whose ports ask for no secret; or refuse it."""
-    _tell(lack_of(dict(context.getConf().getAll()), str(context.master)), must_authenticate=must_authenticate)
+    _report_lack(lack_of(dict(context.getConf().getAll()), str(context.master)), must_authenticate=must_authenticate)
 
 
 def _join_submitted(wanted: SessionPlan) -> SparkContext:

@@ -31,13 +31,13 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.dataflow.windows import CountWindow, SessionWindow, SlidingWindow, TimeWindow, Trigger, UntilWindow
 from lockgate.errors import BadJob, InvariantBroken
-from lockgate.operators import evaluation, pattern
+from lockgate.operators import evaluation, patternmatching
+from lockgate.operators.aggregatefolds import Combine, fold_of
 from lockgate.operators.contract import Key, Operator, StepFailed, Values
 from lockgate.operators.countwindows import CountWindows, UntilWindows
 from lockgate.operators.encoding import PLAIN, Encoding
 from lockgate.operators.evolution import Declarations, Declared
 from lockgate.operators.fold import Fold
-from lockgate.operators.folds import Combine, fold_of
 from lockgate.operators.openwindows import Triggers
 from lockgate.operators.rolling import Rolled, RollingOperator
 from lockgate.operators.rows import Given, Results, row_maker
@@ -126,7 +126,7 @@ def _described(step: Keyed, frame: DataFrame, columns: Sequence[str], time: Even
 def side_of(step: Keyed, side: LateEvents | TimedOut) -> int:
     """The number of the side by which rows leave that are no results of a step."""
     if isinstance(step, Detect):
-        return pattern.LATE if isinstance(side, LateEvents) else pattern.TIMED_OUT
+        return patternmatching.LATE if isinstance(side, LateEvents) else patternmatching.TIMED_OUT
     return 1
 
 
@@ -203,7 +203,7 @@ def _kept_parts(kept: Sequence[_Kept]) -> dict[str, str]:
     """The types and arguments of the kept aggregates, one by one in the order of the state."""
     parts = {}
     for number, one in enumerate(kept, 1):
-        parts[f"aggregate {number}"] = f"{one.name} {one.type} by {_told_fold(one.fold)}"
+        parts[f"aggregate {number}"] = f"{one.name} {one.type} by {_fold_text(one.fold)}"
         parts[f"what aggregate {number} is of"] = _spaced_once(one.written)
     return parts
 
@@ -213,7 +213,7 @@ def _spaced_once(sql: str) -> str:
     return _SPACE.sub(lambda found: found[1] or " ", sql).strip()
 
 
-def _told_fold(fold: Fold) -> str:
+def _fold_text(fold: Fold) -> str:
     """A fold in words, without the user's functions: those may change, as long as they keep the same."""
     shown: dict[str, Any] = {one.name: getattr(fold, one.name) for one in fields(fold)} if is_dataclass(fold) else {}
     settings = ", ".join(f"{name}={value!r}" for name, value in shown.items() if not callable(value))
@@ -337,22 +337,22 @@ def _process(step: Process, columns: Sequence[str], time: EventTime | None) -> D
 
 def _detect(step: Detect, frame: DataFrame, columns: Sequence[str], time: EventTime | None) -> Described:
     shows = _types_of(frame, columns)
-    operator = pattern.Detect(
+    operator = patternmatching.Detect(
         step.pattern.stages,
         shows=shows,
         within_us=None if step.pattern.bound is None else _micros(step.pattern.bound),
         skip=step.pattern.skip,
         has_event_time=time is not None,
     )
-    reads = {pattern.FITS: step.pattern.fits, **{pattern.shown(name): _bare(name) for name in columns}}
+    reads = {patternmatching.FITS: step.pattern.fits, **{patternmatching.shown(name): _bare(name) for name in columns}}
     if time is not None:
-        reads[pattern.TIME] = f"unix_micros({quote(time.column)})"
-        reads[pattern.PLACE] = _PLACE_SQL
-    stages = {f"stage {number}": _told_stage(stage) for number, stage in enumerate(step.pattern.stages, 1)}
+        reads[patternmatching.TIME] = f"unix_micros({quote(time.column)})"
+        reads[patternmatching.PLACE] = _PLACE_SQL
+    stages = {f"stage {number}": _stage_text(stage) for number, stage in enumerate(step.pattern.stages, 1)}
     return Described(operator, reads, {"the step": "a pattern", **stages, **_row_parts(columns, frame)})
 
 
-def _told_stage(stage: pattern.Stage) -> str:
+def _stage_text(stage: patternmatching.Stage) -> str:
     settings = ", ".join(f"{name}={value!r}" for name, value in vars(stage).items() if name != "name")
     return f"{stage.name} ({settings})"
 

@@ -40,19 +40,19 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.table import ReadTable
 from lockgate.dataflow.windows import SessionWindow, TimeWindow
 from lockgate.errors import BadJob, InvariantBroken
-from lockgate.planner.chance import feeds_state
 from lockgate.planner.derive import needs_same_rows
 from lockgate.planner.flow import MISSED, Flow
 from lockgate.planner.forms import as_sql
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.nondeterminism import feeds_state
 from lockgate.planner.passes import is_computed_once
-from lockgate.spark.chance import count_marks, find_chance, find_unplanned
 from lockgate.spark.context import TASK, Context
 from lockgate.spark.fanout import STAMP, FanOutStep, apply_fan_out
 from lockgate.spark.functions import RowStep, apply_rows
-from lockgate.spark.tables import join_table, schema_of
+from lockgate.spark.nondeterminism import count_marks, find_nondeterminism, find_unplanned
+from lockgate.spark.tablejoin import join_table, schema_of
 from lockgate.spark.tagging import mark_columns
-from lockgate.spark.timing import late_candidates, tell_time, window_of
+from lockgate.spark.timing import late_candidates, window_of, with_watermark
 from lockgate.spark.trials import select_tried, where_tried
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def step_rows(node: Node, inputs: list[DataFrame], context: Context) -> DataFram
         return _joined_with_table(frame, step, node, context)
     if isinstance(step, Timed):
         guard = Guard(node.name, node.where, "time", context.rejects)
-        return tell_time(frame, step.time, hidden=hidden, guard=guard, beats=context.beats)
+        return with_watermark(frame, step.time, hidden=hidden, guard=guard, beats=context.beats)
     if isinstance(step, Exchanged):
         return _exchanged(frame, step, context.planned.physical.state_partitions)
     if isinstance(step, WindowAggregate):
@@ -195,7 +195,7 @@ def _transformed(frame: DataFrame, step: Transform, node: Node, context: Context
             fix="return the DataFrame that the next step gets",
         )
     _refuse_other_stream(result, frame, node)
-    _refuse_repeated_chance(result, node, context.graph)
+    _refuse_repeated_nondeterminism(result, node, context.graph)
     if step.is_deterministic:
         _refuse_undeclared_chance(result, frame, node, context)
     return result
@@ -226,7 +226,7 @@ def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, c
     # compares it with that of a replay.
     graph, is_once = context.graph, is_computed_once(context.graph, node, context.planned.cuts)
     is_harmless = is_once and not feeds_state(graph, node) and not needs_same_rows(graph, node)
-    chance = find_chance(result, frame, feeds_state=not is_harmless)
+    chance = find_nondeterminism(result, frame, feeds_state=not is_harmless)
     if chance is not None:
         raise BadJob(
             f"transform {node.name!r} is not deterministic, by {chance}, and is not declared so: its guarantee would be"
@@ -238,7 +238,7 @@ def _refuse_undeclared_chance(result: DataFrame, frame: DataFrame, node: Node, c
         )
 
 
-def _refuse_repeated_chance(result: DataFrame, node: Node, graph: LogicalGraph) -> None:
+def _refuse_repeated_nondeterminism(result: DataFrame, node: Node, graph: LogicalGraph) -> None:
     for name, times in count_marks(result).items():
         if times > 1:
             before = graph.node(name)
@@ -298,7 +298,9 @@ def _joined_with_table(frame: DataFrame, step: TableJoin, node: Node, context: C
     if context.tables is None or not isinstance(table.step, ReadTable):
         raise InvariantBroken("a table without a reader", where=node.where, fix="report this")
     schema = schema_of(table.step.rows)
-    return join_table(frame, schema, door=context.tables, table=table.name, on=step.on, how=step.how, where=node.where)
+    return join_table(
+        frame, schema, table_server=context.tables, table=table.name, on=step.on, how=step.how, where=node.where
+    )
 
 
 def _joined(left: DataFrame, right: DataFrame, step: Join, node: Node, graph: LogicalGraph) -> DataFrame:

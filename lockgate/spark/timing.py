@@ -53,7 +53,7 @@ _BEAT = "__beat"
 _FIRST, _LAST = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
 
 
-def tell_time(
+def with_watermark(
     frame: DataFrame, time: EventTime, *, hidden: Sequence[str], guard: Guard, beats: DataFrame | None
 ) -> DataFrame:
     """The frame with a watermark; `beats` are those of `read_beats`, if time has to move in silence."""

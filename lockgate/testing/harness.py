@@ -131,7 +131,7 @@ class Harness:
             for inlet in self._inlets.values():
                 inlet.forget()
             for outlet in self._outlets.values():
-                outlet.begin_anew()
+                outlet.reset()
         self._prepare()
         if has_begun:
             self._settle(self._running())
@@ -281,7 +281,7 @@ class Harness:
         self._inlets = {name: inlet for name, inlet in self._inlets.items() if name in streams}
         sinks = {id(node.step.sink): steps[id(node.step)] for node in graph.nodes if isinstance(node.step, Write)}
 
-        def letter_sink(sink: Sink) -> Sink:
+        def dead_letter_sink(sink: Sink) -> Sink:
             write = sinks[id(sink)]
             assert isinstance(write, Write)
             return write.sink
@@ -291,7 +291,7 @@ class Harness:
             graph.job,
             name=graph.job.name,
             exchange=lambda step: steps[id(step)],
-            letters=letter_sink,
+            letters=dead_letter_sink,
             guarantee=self._guarantee,
             mode=Mode.MICRO_BATCH,
         )
@@ -419,7 +419,7 @@ def _times_of(graph: LogicalGraph) -> _Times:
     times = [node.step for node in graph.nodes if isinstance(node.step, Timed) and not node.step.time.is_arrival]
     are_seen = True
     for step in times:
-        for read, column in _told_by(step.inputs[0], step.time.column):
+        for read, column in _columns_at_sources(step.inputs[0], step.time.column):
             if read is None:
                 are_seen = False
             else:
@@ -432,17 +432,17 @@ def _times_of(graph: LogicalGraph) -> _Times:
     )
 
 
-def _told_by(step: Step, column: str) -> Iterator[tuple[Read | None, str]]:
+def _columns_at_sources(step: Step, column: str) -> Iterator[tuple[Read | None, str]]:
     """The sources that have this column unchanged, each with its name there; None if a step computes it."""
     if isinstance(step, Read):
         yield step, column
     elif isinstance(step, Merge | Where | Part | Exchanged | Timed):
         for before in step.inputs:
-            yield from _told_by(before, column)
+            yield from _columns_at_sources(before, column)
     elif isinstance(step, TableJoin):
-        yield from _told_by(step.inputs[0], column)
+        yield from _columns_at_sources(step.inputs[0], column)
     elif isinstance(step, Select) and (column in step.columns or step.expressions.get(column, "").isidentifier()):
-        yield from _told_by(step.inputs[0], step.expressions.get(column, column))
+        yield from _columns_at_sources(step.inputs[0], step.expressions.get(column, column))
     else:
         yield None, column
 

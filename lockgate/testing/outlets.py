@@ -36,7 +36,7 @@ class Outlet:
         for later in [number for number in self._epochs if number > self._earlier + epoch]:
             del self._epochs[later]
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Continue with epochs that are numbered from 0 again."""
         self._earlier = max(self._epochs, default=-1) + 1
 
@@ -57,7 +57,7 @@ class Outlet:
 class KeptSink(Sink):
     """Replaces a sink of the user, and puts its rows into an outlet."""
 
-    author: Sink
+    user_sink: Sink
     outlet: Outlet
 
     @property
@@ -65,17 +65,17 @@ class KeptSink(Sink):
         return SinkAbility(delivery=Delivery.PLAIN, reason="the harness keeps rows in memory", cure="run the job")
 
     def columns_needed(self) -> Sequence[str]:
-        return self.author.columns_needed()
+        return self.user_sink.columns_needed()
 
     def expressions(self) -> Sequence[str]:
-        return self.author.expressions()
+        return self.user_sink.expressions()
 
     def prepare(self, rows: DataFrame) -> DataFrame:
-        return self.author.prepare(rows)
+        return self.user_sink.prepare(rows)
 
     def check_rows(self, rows: DataFrame, where: str) -> None:
-        if self.author.checks_rows_alone:
-            self.author.check_rows(rows, where)
+        if self.user_sink.checks_rows_alone:
+            self.user_sink.check_rows(rows, where)
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         self.outlet.put(epoch, rows.drop(DELETED).toArrow().to_pylist(maps_as_pydicts="lossy"))

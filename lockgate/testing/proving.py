@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lockgate.cli.proofs import prove_file
-from lockgate.cli.wish import Wish
+from lockgate.cli.proofrequest import ProofRequest
+from lockgate.cli.proofrun import prove_file
 from lockgate.escaping import tell
 from lockgate.lab.prove.page import write_page
 from lockgate.lab.prove.verdict import Verdict
@@ -32,13 +32,13 @@ def prove(
     file: str | Path,
     *,
     root: Path,
-    kills: int = Wish.kills,
+    kills: int = ProofRequest.kills,
     parameters: Mapping[str, str] | None = None,
     faults: Sequence[str] | None = None,
     points: Sequence[str] | None = None,
-    events: int = Wish.events,
-    rows_per_epoch: int = Wish.rows_per_epoch,
-    seed: int = Wish.seed,
+    events: int = ProofRequest.events,
+    rows_per_epoch: int = ProofRequest.rows_per_epoch,
+    seed: int = ProofRequest.seed,
     given: Mapping[str, Path] | None = None,
     brokers: int | None = None,
     cluster: bool = False,
@@ -55,7 +55,7 @@ def prove(
         NotProven: it does not hold.
         Refused: the job cannot be proven; the error says why.
     """
-    wish = Wish(
+    request = ProofRequest(
         file=str(file),
         parameters=tuple(f"{name}={value}" for name, value in (parameters or {}).items()),
         kills=kills,
@@ -68,7 +68,7 @@ def prove(
         brokers=brokers,
         is_cluster=cluster,
     )
-    proven = prove_file(wish, tell=tell, root=root / "services")
+    proven = prove_file(request, tell=tell, root=root / "services")
     page = proven.home / "proof.html"
     page.write_text(write_page(proven.report), encoding="utf-8")
     if not proven.verdict.holds:

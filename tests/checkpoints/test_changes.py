@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.checkpoints.cleaning import find_lives, plan_cleaning, remove_all
-from lockgate.checkpoints.goingback import later_files, refuse_lost_files
+from lockgate.checkpoints.cleaning import find_old_checkpoints, plan_cleaning, remove_all
 from lockgate.checkpoints.history import look_at, refuse_unreachable
+from lockgate.checkpoints.laterepochs import later_files, refuse_lost_files
 from lockgate.checkpoints.positions import check_topics, refuse_lost, refuse_other_files
 from lockgate.checkpoints.savepoints import Savepoint, lay_out, read_savepoint, take_savepoint
 from lockgate.checkpoints.tree import Entry as File
@@ -63,7 +63,7 @@ def test_no_epoch_that_is_planned_goes_and_one_is_always_kept(tmp_path: Path) ->
         plan_cleaning(history, 0, NOW)
 
 
-def test_leftovers_go_only_when_nobody_can_be_writing_them(tmp_path: Path) -> None:
+def test_leftovers_are_removed_only_when_no_process_can_be_writing_them(tmp_path: Path) -> None:
     tree = make_checkpoint(tmp_path / "c", job="j")
     uuid = "6402afb3-b9d9-4f89-917c-db9940d77b87"
     old = [
@@ -209,14 +209,14 @@ def test_an_epoch_needs_only_the_stores_that_it_had(tmp_path: Path) -> None:
     assert look_at(tree).reachable == [0, 1, 2, 3]
 
 
-def test_a_life_that_was_put_aside_is_told_apart(tmp_path: Path) -> None:
+def test_a_checkpoint_from_before_a_reset_is_listed_separately(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", job="j")
     make_checkpoint(tmp_path / "c.before-20260131T120000Z", job="j", epochs=1)
     make_checkpoint(tmp_path / "c.before-20260131T120001Z", job=None, epochs=1)
     make_checkpoint(tmp_path / "c.before-20260131T120002Z", job="j", epochs=1).write("photos/cat.jpg", b"x")
     make_checkpoint(tmp_path / "c.before-now", job="j", epochs=1)
     make_checkpoint(tmp_path / "c.restoring-0123abcd", job="j", epochs=1)
-    lives = {life.name[-3:]: life.trouble for life in find_lives(LocalTree(tmp_path), "c", "j")}
+    lives = {life.name[-3:]: life.trouble for life in find_old_checkpoints(LocalTree(tmp_path), "c", "j")}
     assert lives == {
         "00Z": None,
         "01Z": "it carries no marker of job 'j'",
@@ -333,7 +333,7 @@ def test_a_savepoint_holds_one_epoch_and_is_laid_out_elsewhere(tmp_path: Path) -
         take_savepoint(tree, checkpoint, place, job="j", ledger=ledger, now=NOW, is_live=False)
 
 
-def test_an_epoch_that_is_out_and_not_logged_goes_along(tmp_path: Path) -> None:
+def test_a_committed_epoch_that_is_not_logged_is_kept(tmp_path: Path) -> None:
     tree = make_checkpoint(tmp_path / "c", job="j", planned=13)
     checkpoint, place = Checkpoint(root=tree.root), LocalTree(tmp_path / "saved")
     ledger = entry(12, checkpoint.digest(12))
@@ -370,7 +370,7 @@ def test_events_that_wait_belong_to_no_savepoint(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_file_that_a_running_job_cleans_up_meanwhile_makes_it_begin_again(tmp_path: Path) -> None:
+def test_a_file_that_a_running_job_removes_during_the_check_makes_the_check_start_over(tmp_path: Path) -> None:
     tree = make_checkpoint(tmp_path / "c", job="j")
 
     class Cleaning(Checkpoint):

@@ -63,7 +63,7 @@ def test_an_unknown_ledger_may_lose_and_double() -> None:
     assert "Epoch 8 and all after it will be written; rows of them that are committed are DOUBLED" in told
 
 
-def test_a_checkpoint_is_judged_by_the_epoch_that_it_goes_on_with(tmp_path: Path) -> None:
+def test_a_checkpoint_is_judged_by_its_next_epoch(tmp_path: Path) -> None:
     checkpoint = make_logs(tmp_path / "planned", planned=3, committed=2, query=QUERY)
     upcoming = next_epoch(checkpoint)
     assert upcoming is not None

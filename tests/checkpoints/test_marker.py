@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate import Guarantee, Job, MemorySink, MemorySource, stream
-from lockgate.checkpoints.holding import alone, hold, is_held
+from lockgate.checkpoints.locking import is_locked, lock_exclusively, lock_shared
 from lockgate.checkpoints.marker import (
     FILE,
     is_marked,
@@ -77,7 +77,7 @@ def test_only_the_checkpoint_of_the_job_itself_may_be_changed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"job": "payments", "made": "", "format": 2}'])
-def test_a_marker_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes) -> None:
+def test_a_marker_that_cannot_be_read_belongs_to_no_job(tmp_path: Path, content: bytes) -> None:
     tree = LocalTree(tmp_path)
     tree.write(FILE, content)
     with pytest.raises(Refused, match="cannot be read"):
@@ -124,7 +124,7 @@ def test_a_link_is_seen_as_one_however_it_is_spelt(tmp_path: Path, monkeypatch: 
     assert open_tree("disk/checkpoint/..").root == str(tmp_path / "disk")
 
 
-def test_a_new_life_puts_nothing_aside_that_is_not_the_jobs(tmp_path: Path) -> None:
+def test_a_reset_puts_nothing_aside_that_is_not_the_jobs(tmp_path: Path) -> None:
     tree = LocalTree(tmp_path / "theirs")
     refuse_unmarked(tree, "payments")
     tree.path.mkdir()
@@ -140,7 +140,7 @@ def test_a_new_life_puts_nothing_aside_that_is_not_the_jobs(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-def test_a_run_that_begins_anew_leaves_a_strangers_checkpoint_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_reset_leaves_the_checkpoint_of_another_job_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
     tree = LocalTree(tmp_path / "theirs")
     tree.write("metadata", b'{"id":"theirs"}')
     tree.write("offsets/0", b"v1")
@@ -154,34 +154,34 @@ def test_a_run_that_begins_anew_leaves_a_strangers_checkpoint_where_it_is(spark:
 
 def test_drivers_share_a_checkpoint_and_a_command_wants_it_alone(tmp_path: Path) -> None:
     place = tmp_path / "checkpoint"
-    one, two = hold(place, "payments"), hold(place, "payments")
+    one, two = lock_shared(place, "payments"), lock_shared(place, "payments")
     assert one is not None
     assert two is not None
-    assert is_held(place)
-    with pytest.raises(Refused, match="a driver of job 'payments' runs"), alone(place, "payments"):
+    assert is_locked(place)
+    with pytest.raises(Refused, match="a driver of job 'payments' runs"), lock_exclusively(place, "payments"):
         pass
     one.close()
     two.close()
-    with alone(place, "payments"), pytest.raises(Unreachable, match="a command is changing") as met:
-        hold(place, "payments")
+    with lock_exclusively(place, "payments"), pytest.raises(Unreachable, match="a command is changing") as met:
+        lock_shared(place, "payments")
     ended = Ended.by(met.value, Ended(why="", place="epoch 3", epochs=3))
     assert isinstance(Restarts().after(ended, 0.0), float), "the supervisor tries again: a command ends in time"
-    assert not is_held(place)
-    assert not is_held(tmp_path / "nothing")
+    assert not is_locked(place)
+    assert not is_locked(tmp_path / "nothing")
 
 
-def test_a_checkpoint_is_made_for_its_owner_alone_and_an_open_one_is_told(
+def test_a_checkpoint_is_made_for_its_owner_alone_and_an_open_one_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "checkpoint"
-    held = hold(place, "payments")
+    held = lock_shared(place, "payments")
     assert held is not None
     held.close()
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert caplog.messages == []
     place.chmod(0o755)
     with open_to_all(tmp_path):
-        held = hold(place, "payments")
+        held = lock_shared(place, "payments")
     assert held is not None
     held.close()
     (told,) = caplog.messages
@@ -203,8 +203,8 @@ def open_to_all(place: Path) -> ExitStack:
 
 def test_a_driver_waits_for_a_command_that_ends_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
-        with alone(tmp_path, "payments"):
-            waiting = threads.submit(hold, tmp_path, "payments")
+        with lock_exclusively(tmp_path, "payments"):
+            waiting = threads.submit(lock_shared, tmp_path, "payments")
             with pytest.raises(FutureTimeoutError):
                 waiting.result(timeout=0.05)
         held = waiting.result()
@@ -213,7 +213,7 @@ def test_a_driver_waits_for_a_command_that_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_child_that_outlives_its_driver_holds_nothing(tmp_path: Path) -> None:
-    held = hold(tmp_path, "payments")
+    held = lock_shared(tmp_path, "payments")
     assert held is not None
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -226,25 +226,25 @@ def test_a_child_that_outlives_its_driver_holds_nothing(tmp_path: Path) -> None:
     with ours:
         assert ours.recv(1) == b"."
         held.close()
-        assert not is_held(tmp_path)
+        assert not is_locked(tmp_path)
     os.waitpid(child, 0)
 
 
 @pytest.mark.process
 def test_what_a_killed_driver_held_is_free(tmp_path: Path) -> None:
     code = (
-        "import signal, sys; from pathlib import Path; from lockgate.checkpoints.holding import hold;"
-        "held = hold(Path(sys.argv[1]), 'payments'); print('held', flush=True); signal.pause()"
+        "import signal, sys; from pathlib import Path; from lockgate.checkpoints.locking import lock_shared;"
+        "held = lock_shared(Path(sys.argv[1]), 'payments'); print('held', flush=True); signal.pause()"
     )
     place = tmp_path / "checkpoint"
     with running(sys.executable, "-c", code, place, cwd=tmp_path) as driver:
         driver.wait_for("the hold", lambda: driver.printed == "held\n")
-        assert is_held(place)
+        assert is_locked(place)
         driver.end(signal.SIGKILL)
-        assert not is_held(place)
+        assert not is_locked(place)
 
 
 def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Refused, match="cannot be used"):
-        hold(tmp_path / "file", "payments")
+        lock_shared(tmp_path / "file", "payments")

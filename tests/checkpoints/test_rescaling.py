@@ -66,7 +66,7 @@ def test_the_checkpoint_says_how_far_it_has_got(
         ((7, 7), 2, "has 7 partitions already", "nothing to do"),
     ],
 )
-def test_what_cannot_be_rescaled_is_refused_with_the_cure(
+def test_what_cannot_be_rescaled_is_refused_with_the_fix(
     partitions: tuple[int, ...], committed: int, told: str, fix: str, make: Make
 ) -> None:
     checkpoint = make(*partitions, committed=committed)

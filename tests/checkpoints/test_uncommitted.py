@@ -23,7 +23,7 @@ def entry(epoch: int | None, digest: str | None, query: str = "q") -> Entry:
     return Entry(run="r", query=query, epoch=epoch, digest=digest, at=at)
 
 
-def test_an_epoch_is_given_up_only_where_the_ledger_shows_that_it_is_not_out() -> None:
+def test_an_epoch_is_given_up_only_if_the_ledger_shows_that_it_is_not_committed() -> None:
     require_accepted(refuse_unsafe, entry(2, "of-2"), EPOCH, job="j", where="w")
     first = Epoch(number=0, digest="of-0", previous_digest=None, query="q")
     require_accepted(refuse_unsafe, entry(None, None), first, job="j", where="w")

@@ -76,7 +76,7 @@ def test_a_file_that_is_missing_is_named_alone(handmade: Handmade, name: str, is
     assert (found.is_fatal, "is missing" in found.what) == (is_fatal, True)
 
 
-def test_the_epochs_that_are_lost_are_told_and_where_one_can_go_back_to(handmade: Handmade) -> None:
+def test_the_epochs_that_are_lost_are_reported_and_where_one_can_go_back_to(handmade: Handmade) -> None:
     handmade.make(range(12))
     handmade.write_snapshot(0, 5)
     handmade.remove("state/0/0/3.changelog")
@@ -173,7 +173,7 @@ def test_what_is_being_cleaned_up_or_written_is_no_damage(handmade: Handmade) ->
     assert handmade.damaged_files() == ["state/0/0/80.changelog"]
 
 
-def test_an_asynchronous_query_of_somebody_else_logs_only_some_epochs(handmade: Handmade) -> None:
+def test_an_asynchronous_query_of_another_program_logs_only_some_epochs(handmade: Handmade) -> None:
     handmade.make([0, 3, 7], partitions=0)
     handmade.remove("state/0/_metadata/metadata")
     assert handmade.damages == []
@@ -233,7 +233,7 @@ def looks(*found: list[str]) -> Callable[[], list[Finding]]:
     return lambda: [finding(what) for what in next(coming)]
 
 
-def test_only_what_every_look_finds_is_told() -> None:
+def test_only_what_every_look_finds_is_reported() -> None:
     pauses: list[float] = []
     told = verify(looks(["a", "b"], ["b", "c"], ["c", "b"], ["b"]), pauses.append, alike=lambda one: one.what)
     assert [one.what for one in told] == ["b"]
@@ -245,7 +245,7 @@ def test_only_what_every_look_finds_is_told() -> None:
     )
 
 
-def test_a_damage_is_told_while_a_driver_goes_on_and_it_costs_ever_more_epochs(handmade: Handmade) -> None:
+def test_damage_is_reported_while_a_driver_continues_and_costs_more_and_more_epochs(handmade: Handmade) -> None:
     handmade.make(range(3))
     handmade.remove("state/0/0/2.changelog")
     told: list[str] = []

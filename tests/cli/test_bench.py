@@ -49,7 +49,7 @@ def test_what_cannot_be_measured_is_refused(
         Settings(is_exchanged=True, parts=("throughput",)),
     ],
 )
-def test_the_command_that_is_told_means_the_same(settings: Settings) -> None:
+def test_the_printed_command_means_the_same(settings: Settings) -> None:
     arguments = make_parser().parse_args(settings.command.split()[1:])
     assert read_settings(arguments) == settings
     assert read_settings(make_parser().parse_args(["bench"])) == Settings()

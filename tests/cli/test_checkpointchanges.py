@@ -10,7 +10,7 @@ import pytest
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.history import look_at
-from lockgate.checkpoints.holding import hold
+from lockgate.checkpoints.locking import lock_shared
 from lockgate.checkpoints.marker import write_marker
 from lockgate.checkpoints.savepoints import lay_out
 from lockgate.checkpoints.tree import LocalTree
@@ -86,7 +86,7 @@ def test_links_lead_no_command_that_deletes_out_of_the_checkpoint(site: JobAndLe
     assert state.is_symlink()
 
 
-def test_rollback_to_an_epoch_asks_what_becomes_of_what_is_out(
+def test_rollback_to_an_epoch_asks_what_becomes_of_committed_rows(
     site: JobAndLedger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert site.run("rollback", "--to", "8", "--yes") == 2
@@ -164,7 +164,7 @@ def test_nothing_is_removed_beside_a_driver_or_in_a_strangers_directory(
     site: JobAndLedger, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = [entry.name for entry in site.tree.entries()]
-    held = hold(site.tree.path, site.place.job)
+    held = lock_shared(site.tree.path, site.place.job)
     assert held is not None
     with closing(held):
         assert site.run(*command) == 2
@@ -262,7 +262,7 @@ def test_what_destroys_is_refused_through_a_link(
     assert link.is_symlink()
 
 
-def test_a_savepoint_is_restored_under_its_old_name_only_where_nothing_comes_twice(
+def test_a_savepoint_is_restored_under_its_old_name_only_if_nothing_comes_twice(
     site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "saved")
@@ -293,7 +293,7 @@ def test_a_savepoint_begins_the_ledger_of_another_name(
     site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "saved")
-    held = hold(site.tree.path, site.place.job)  # the job runs on
+    held = lock_shared(site.tree.path, site.place.job)  # the job runs on
     assert held is not None
     with closing(held):
         assert site.run("savepoint", "--to", place, "--json") == 0
@@ -309,7 +309,7 @@ def test_a_savepoint_begins_the_ledger_of_another_name(
     assert cli.main(["checkpoints", "clean", *target, "--keep", "1"]) == 0
 
 
-def test_a_place_where_a_run_only_began_may_be_restored_to_and_one_that_is_used_meanwhile_may_not(
+def test_a_place_where_a_run_only_began_may_be_restored_to_and_one_that_is_in_use_may_not(
     site: JobAndLedger, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, job = str(tmp_path / "saved"), f"{site.place.job}-two"
@@ -348,7 +348,7 @@ def test_rescaling_wants_the_marker_and_to_be_alone(
     rescale = ["checkpoints", "rescale", "counts.py", "--partitions", "3"]
     assert cli.main(rescale) == 0
     capsys.readouterr()
-    held = hold(tree.path, "counts")
+    held = lock_shared(tree.path, "counts")
     assert held is not None
     with closing(held):
         assert cli.main([*rescale, "--yes"]) == 2

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.checkpoints.holding import hold
+from lockgate.checkpoints.locking import lock_shared
 from lockgate.checkpoints.marker import write_marker
 from lockgate.checkpoints.tree import open_tree
 from lockgate.cli import main as cli
 from lockgate.commit.ledger import Entry
 from lockgate.connectors.postgres.connect import connect
-from lockgate.connectors.postgres.mending import PostgresLedger
+from lockgate.connectors.postgres.ledger import PostgresLedger
 from lockgate.faultpoints import Fault
 from support.checkpoints import make_logs
 from support.ledgers import Place
@@ -51,7 +51,7 @@ def test_an_epoch_of_a_job_without_kafka_is_given_up_by_the_ledger_of_the_system
     assert cli.main([*rollback, "--yes"]) == 2
     assert "carries no marker" in capsys.readouterr().err
     mark(checkpoint, place.job)
-    held = hold(checkpoint.local, place.job)
+    held = lock_shared(checkpoint.local, place.job)
     assert held is not None
     with closing(held):
         assert cli.main([*rollback, "--yes"]) == 2
@@ -135,7 +135,7 @@ def fill(site: Site) -> Site:
 
 
 @pytest.mark.system
-def test_an_epoch_that_is_not_out_is_planned_anew_smaller_and_comes_out_once(
+def test_an_uncommitted_epoch_is_planned_again_smaller_and_is_committed_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(site.place)

@@ -35,7 +35,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "halves.py"
 
 
-def test_what_has_no_letters_is_refused(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_dead_letters_is_refused(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain.py").write_text(textwrap.dedent(JOB).replace("dead_letters=kept", "dead_letters=None"))
     for arguments in (["list", "plain.py"], ["show", "plain.py", "a1"], ["replay", "plain.py", "--all"]):
         assert main(["dead-letters", *arguments]) == 2
@@ -47,7 +47,9 @@ def test_what_has_no_letters_is_refused(file: str, tmp_path: Path, capsys: pytes
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_letters_are_listed_shown_and_sent_back(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_are_listed_shown_and_sent_back(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def told(*arguments: str, status: int = 0) -> str:
         capsys.readouterr()
         assert main(["dead-letters", *arguments]) == status

@@ -11,9 +11,9 @@ from lockgate.cli import main as cli
 from lockgate.cli.files import describe
 from lockgate.commit.ledger import Entry
 from lockgate.connectors.files.compaction import Prospect
+from lockgate.connectors.files.filesystem import LocalSystem
 from lockgate.connectors.files.reading import committed_files
 from lockgate.connectors.files.store import FileStore
-from lockgate.connectors.files.system import LocalSystem
 from support.process import LOCKGATE, running
 
 
@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_sizes_are_told_for_people() -> None:
+def test_sizes_are_printed_for_people() -> None:
     told = describe(Prospect(small=1200, small_bytes=5 << 20, written=2, deleted=7))
     assert told == "1,200 small files, 5.0 MB in all, become about 2; 7 files that were replaced before can be deleted"
 
@@ -115,7 +115,7 @@ def test_small_files_of_every_job_become_one_and_the_old_ones_go_after_the_grace
 
 
 @pytest.mark.spark
-def test_a_file_that_is_gone_is_told_and_nothing_is_changed(
+def test_a_file_that_is_gone_is_reported_and_nothing_is_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -189,7 +189,7 @@ def test_parameters_that_do_not_fit_are_refused(
 # Files
 
 
-def test_modules_beside_the_file_are_found_and_lines_are_the_authors(write: Write) -> None:
+def test_modules_beside_the_file_are_found_and_lines_are_those_of_the_user(write: Write) -> None:
     write("LIMIT = 5\n", name="a_module_beside.py", head="")
     job = load_job(write("def job():\n    import a_module_beside\n    return make(a_module_beside.LIMIT)\n"), [])
     assert job.tracking == 5
@@ -247,14 +247,14 @@ def test_a_job_without_a_guarantee_is_refused_with_its_line(write: Write) -> Non
     assert refused.value.where == f"declared at a_job_file.py:{HEAD_LINES + 2}"
 
 
-def test_a_mistake_in_a_module_beside_is_told_with_that_modules_line(write: Write) -> None:
+def test_a_mistake_in_a_module_beside_is_reported_with_that_modules_line(write: Write) -> None:
     write("x = 1\ndef (\n", name="a_module_beside.py", head="")
     with pytest.raises(Refused, match="SyntaxError") as refused:
         load_job(write("import a_module_beside\n"), [])
     assert refused.value.where == "a_module_beside.py:2"
 
 
-def test_what_lockgate_itself_refuses_is_told_as_it_is(write: Write) -> None:
+def test_what_lockgate_itself_refuses_is_reported_as_it_is(write: Write) -> None:
     with pytest.raises(BadJob, match="has no source to read from") as refused:
         load_job(write("def job():\n    return stream('orders', None)\n"), [])
     assert refused.value.where == f"declared at a_job_file.py:{HEAD_LINES + 2}"
@@ -263,7 +263,7 @@ def test_what_lockgate_itself_refuses_is_told_as_it_is(write: Write) -> None:
 # What a file does beside
 
 
-def test_a_file_that_ends_the_program_is_refused_and_what_it_prints_is_kept_apart(
+def test_a_file_that_ends_the_program_is_refused_and_what_it_prints_is_kept_separate(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Refused, match="SystemExit"):

@@ -14,12 +14,12 @@ from lockgate.checkpoints.checkpoint import Checkpoint, SourceRange, source_rang
 from lockgate.cli import main as cli
 from lockgate.cli.ledger import count_records, describe, describe_ranges, describe_waiting, read_epoch
 from lockgate.commit.ledger import Entry, Gap
-from lockgate.commit.mending import keep_staged
+from lockgate.commit.repair import keep_staged
+from lockgate.connectors.files.filesystem import LocalSystem
 from lockgate.connectors.files.store import FileStore
-from lockgate.connectors.files.system import LocalSystem
 from lockgate.errors import Failed, Refused
 from support.checkpoints import make_logs
-from support.desk import Desk
+from support.filesjob import FilesJob
 from support.ledgers import Place, in_files, in_sqlite
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_only_a_number_or_none_is_an_epoch() -> None:
             read_epoch(text)
 
 
-def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_what_epochs_read_is_reported_by_partition_as_far_as_it_is_known(tmp_path: Path) -> None:
     checkpoint = make_logs(tmp_path, planned=4, committed=4, query=QUERY)
     ranges = source_ranges(checkpoint, 2, 3)
     assert ranges == (SourceRange("in", 0, 25, 45), SourceRange("in", 1, 25, 45))
@@ -88,7 +88,7 @@ def test_what_epochs_read_is_told_by_partition_as_far_as_it_is_known(tmp_path: P
         (["show", "j", "--postgres", "not a dsn"], "the dsn cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_what_makes_no_sense_is_refused_before_any_service_is_asked(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["ledger", *arguments]) == 2
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
 def test_a_database_that_is_not_there_is_refused_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lockgate.connectors.postgres.mending._PATIENCE", timedelta(0))
+    monkeypatch.setattr("lockgate.connectors.postgres.ledger._PATIENCE", timedelta(0))
     assert cli.main(["ledger", "show", "j", "--postgres", "postgresql://u:s3cret@127.0.0.1:1/d"]) == 2
     said = capsys.readouterr().err
     assert "PostgreSQL is not there" in said
@@ -106,7 +106,7 @@ def test_a_database_that_is_not_there_is_refused_without_its_password(
 
 
 @pytest.mark.system
-def test_a_ledger_is_shown_set_and_made_anew(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ledger_is_shown_set_and_re_created(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = f"ledger-{uuid4().hex[:8]}"
     checkpoint = make_logs(tmp_path / "checkpoint", planned=4, committed=3, query=QUERY)
     options = [job, "--servers", kafka, "--checkpoint", checkpoint.root]
@@ -298,24 +298,24 @@ def test_a_ledger_that_cannot_be_read_can_be_set_in_any_system(
 def test_what_a_damaged_manifest_gives_up_is_said_and_without_yes_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk = Desk(tmp_path / "out", job="orders")
+    files_job = FilesJob(tmp_path / "out", job="orders")
     for epoch in range(3):
-        desk.commit(desk.store(), epoch, [epoch])
+        files_job.commit(files_job.store(), epoch, [epoch])
     (tmp_path / "out" / "_lockgate" / "orders" / f"{3:020}.json").write_text("{")
-    lost = next(name for name in desk.data() if name.startswith("2-"))
+    lost = next(name for name in files_job.data() if name.startswith("2-"))
     checkpoint = make_logs(tmp_path / "checkpoint", planned=3, committed=3, query="query")
-    words = ["ledger", "set", "orders", "--files", str(desk.root), "--checkpoint", checkpoint.root, "--epoch", "2"]
+    words = ["ledger", "set", "orders", "--files", str(files_job.root), "--checkpoint", checkpoint.root, "--epoch", "2"]
     assert cli.main(words) == 0
     told = capsys.readouterr().out
     assert "Manifest 3 is given up. No reader sees the files of these 1 directories any more:" in told
     assert f"  data/orders/{lost}: 1 files, 9 bytes\n" in told
     assert "The ledger is at 1, you set 2: epoch 2 will never be written again" in told
-    assert desk.manifests() == [1, 2, 3]
+    assert files_job.manifests() == [1, 2, 3]
     assert cli.main([*words, "--yes"]) == 0
-    assert desk.seen() == [0, 1]
+    assert files_job.seen() == [0, 1]
 
 
-def test_manifests_that_are_lost_are_not_made_anew_over_files_that_are_there(
+def test_lost_manifests_are_not_re_created_over_existing_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = in_files("lost", tmp_path)

@@ -13,7 +13,7 @@ from lockgate.cli.job import LiveLine
         (None, "; an unknown number more of the epoch that was stopped"),
     ],
 )
-def test_events_of_an_epoch_that_was_stopped_are_told_beside_those_of_epochs_that_ended(
+def test_events_of_an_epoch_that_was_stopped_are_reported_beside_those_of_epochs_that_ended(
     unended: int | None, rest: str
 ) -> None:
     said: list[str] = []

@@ -75,7 +75,7 @@ def test_a_command_line_that_makes_no_sense_is_refused(arguments: list[str]) -> 
     assert end.value.code == 2
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
     assert end.value.code == 0

@@ -40,7 +40,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_new_job_plans_and_is_told_of(
+def test_a_new_job_plans_and_is_announced(
     template: str, tmp_path: Path, environment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["new", "warm_rooms", "--to", "jobs/mine", "--template", template]) == 0
@@ -99,7 +99,7 @@ def test_the_next_commands_are_quoted(environment: Path, capsys: pytest.CaptureF
         assert told[-1].startswith(f"lockgate run 'my {template}/warm.py' ")
 
 
-def test_a_first_record_for_the_topic_is_told_of(environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_record_for_the_topic_is_reported(environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     up, send, run = next_of(capsys, "--template", "topics")[2:]
     assert (up, run) == ("lockgate up", "lockgate run warm.py -p servers=HOST:PORT")
     echo, _, producer = send.partition(" | ")
@@ -174,7 +174,9 @@ def test_a_name_that_cannot_be_imported_is_refused_with_one_that_can(
     assert cli.main(["new", mended, "--to", str(tmp_path)]) == 0
 
 
-def test_a_mended_command_keeps_what_was_asked_for(environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_suggested_command_keeps_the_options_that_were_given(
+    environment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["new", "warm-rooms"]) == 2
     assert capsys.readouterr().err.endswith("fix:   lockgate new warm_rooms\n")
     assert cli.main(["new", "warm-rooms", "--to", "my jobs", "--template", "topics"]) == 2
@@ -186,7 +188,7 @@ def test_the_longest_name_of_a_job_is_one_of_a_file_too(tmp_path: Path) -> None:
     assert cli.main(["plan", str(tmp_path / f"{'x' * 200}.py")]) == 0
 
 
-def test_a_directory_of_that_name_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_that_name_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "warm").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

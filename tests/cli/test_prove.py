@@ -79,7 +79,7 @@ def prove(job_file: Path, *words: str) -> tuple[int, dict[str, Any], str]:
 
 @pytest.mark.system
 @pytest.mark.process
-def test_a_proof_holds_and_goes_on_where_it_was_broken_off(job_file: Path) -> None:
+def test_a_proof_holds_and_continues_where_it_was_interrupted(job_file: Path) -> None:
     words = ("--events", "300", "--faults", "kill driver,kill worker", "--points", "MARKER,HALF")
     status, facts, said = prove(job_file, "--kills", "2", *words)
     assert status == 0, said
@@ -93,7 +93,7 @@ def test_a_proof_holds_and_goes_on_where_it_was_broken_off(job_file: Path) -> No
 
 @pytest.mark.prove
 @pytest.mark.process
-def test_the_same_job_through_sparks_own_sink_is_broken_and_the_duplicates_are_told(job_file: Path) -> None:
+def test_the_same_job_through_sparks_own_sink_is_broken_and_the_duplicates_are_reported(job_file: Path) -> None:
     words = ("--kills", "2", "--events", "300", "--faults", "kill driver", "--points", "SENT", "--spark-sink")
     status, facts, said = prove(job_file, *words)
     assert status == 1, said

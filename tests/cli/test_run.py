@@ -64,7 +64,7 @@ def read_ids(kafka: str, topic: str, until: Callable[[list[int]], bool]) -> list
     return found
 
 
-def test_a_run_shows_its_progress_stops_cleanly_and_goes_on_where_it_stopped(
+def test_a_run_shows_its_progress_stops_cleanly_and_continues_where_it_stopped(
     kafka: str, topics: tuple[str, str], command: list[str], tmp_path: Path
 ) -> None:
     send(kafka, topics[0], range(100))

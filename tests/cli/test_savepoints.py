@@ -74,7 +74,7 @@ class Payments:
         return {f"c{card}": [*counts] for card in range(CARDS)}
 
 
-def test_a_job_with_state_goes_on_from_a_savepoint_goes_back_and_is_cleaned(
+def test_a_job_with_state_continues_from_a_savepoint_goes_back_and_is_cleaned(
     kafka: str,
     hdfs: Hdfs,
     spark: SparkSession,

@@ -30,7 +30,7 @@ def test_down_before_the_first_up_is_no_error(capsys: pytest.CaptureFixture[str]
     assert "nothing was running" in capsys.readouterr().out
 
 
-def test_up_without_java_is_refused_with_the_cure(
+def test_up_without_java_is_refused_with_the_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -41,7 +41,7 @@ def test_up_without_java_is_refused_with_the_cure(
     assert "fix:   install a Java runtime" in told
 
 
-def test_up_with_an_old_java_is_refused_with_the_cure(
+def test_up_with_an_old_java_is_refused_with_the_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, 'openjdk version "11.0.22" 2024-01-16')))
@@ -51,14 +51,14 @@ def test_up_with_an_old_java_is_refused_with_the_cure(
     assert "fix:   install a Java runtime" in told
 
 
-def test_up_on_a_taken_port_is_refused_with_the_cure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_on_a_taken_port_is_refused_with_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
         assert main(["up", "--kafka-port", str(port)]) == 2
     assert f"Port {port}" in capsys.readouterr().err
 
 
-def test_doctor_names_what_is_missing_and_the_cure(
+def test_doctor_names_what_is_missing_and_the_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, 'java version "1.8.0_392"')))

@@ -96,11 +96,11 @@ def test_a_driver_that_was_killed_is_started_again_where_it_was(tmp_path: Path) 
     assert [one[1] for one in starts(tmp_path)] == ["False", "True", "True"]
 
 
-def test_an_error_is_told_in_a_line_and_tried_again(tmp_path: Path) -> None:
+def test_an_error_is_reported_in_a_line_and_tried_again(tmp_path: Path) -> None:
     driver = """
     if start < 2:
         report.tell("from epoch 7", 0)
-        report.tell_error(Failed("the broker is away", "there", "wait"))
+        report.send_error(Failed("the broker is away", "there", "wait"))
         sys.exit(1)
     """
     with supervised(tmp_path, driver) as process:
@@ -112,10 +112,10 @@ def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_
     from lockgate.connectors.kafka.wire import NoBroker
     if start == 1:
         report.tell("from epoch 7", 3)
-        report.tell_error(EpochFailed("the broker went away", "there", "wait"))
+        report.send_error(EpochFailed("the broker went away", "there", "wait"))
         sys.exit(1)
     if start < 4:
-        report.tell_error(NoBroker("no broker answers", "there", "wait"))
+        report.send_error(NoBroker("no broker answers", "there", "wait"))
         sys.exit(2)
     """
     with supervised(tmp_path, driver) as process:
@@ -131,13 +131,13 @@ def test_what_does_not_answer_is_waited_for_after_the_job_has_run_and_its_place_
 def test_what_does_not_answer_is_waited_for_where_the_job_has_a_past(tmp_path: Path) -> None:
     driver = """
     from lockgate.connectors.kafka.wire import NoBroker
-    report.tell_past()
+    report.send_past()
     if start < 3:
-        report.tell_error(NoBroker("no broker answers", "there", "wait"))
+        report.send_error(NoBroker("no broker answers", "there", "wait"))
         sys.exit(2)
     report.tell("from epoch 7", 1)
     if start == 3:
-        report.tell_error(Refused("another job's checkpoint", "there", "so"))
+        report.send_error(Refused("another job's checkpoint", "there", "so"))
         sys.exit(2)
     """
     with supervised(tmp_path, driver) as process:
@@ -158,7 +158,7 @@ def test_one_that_ends_before_it_ever_ran_and_says_nothing_is_not_started_again(
     assert len(starts(tmp_path)) == 1
 
 
-def test_one_that_may_not_go_on_is_not_started_again_when_it_is_killed(tmp_path: Path) -> None:
+def test_one_that_may_not_continue_is_not_started_again_when_it_is_killed(tmp_path: Path) -> None:
     driver = """
     report.tell("with what comes next", 2, final="it would repeat events")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -167,11 +167,11 @@ def test_one_that_may_not_go_on_is_not_started_again_when_it_is_killed(tmp_path:
         assert end(process) == (1, "not started again: it would repeat events\n")
 
 
-def test_something_unforeseen_is_told_in_a_line(tmp_path: Path) -> None:
+def test_something_unforeseen_is_reported_in_a_line(tmp_path: Path) -> None:
     driver = """
     report.tell("from epoch 7", 3)
     if start == 1:
-        report.tell_surprise(RuntimeError("one line" + chr(10) + "and another"))
+        report.send_unexpected(RuntimeError("one line" + chr(10) + "and another"))
         sys.exit(1)
     """
     with supervised(tmp_path, driver) as process:
@@ -269,7 +269,7 @@ def test_what_a_person_has_to_decide_does_not_loop(tmp_path: Path, kind: str, st
     driver = f"""
     if {place!r}:
         report.tell({place!r}, 0)
-    report.tell_error({kind}("no", "there", "so"))
+    report.send_error({kind}("no", "there", "so"))
     sys.exit({status})
     """
     with supervised(tmp_path, driver) as process:
@@ -281,7 +281,7 @@ def test_what_a_person_has_to_decide_does_not_loop(tmp_path: Path, kind: str, st
 def test_events_that_the_code_fails_on_end_the_job_after_a_few_tries(tmp_path: Path) -> None:
     driver = """
     report.tell("from epoch 7", 0)
-    report.tell_error(FunctionFailed("division by zero", "there", "so"))
+    report.send_error(FunctionFailed("division by zero", "there", "so"))
     sys.exit(1)
     """
     with supervised(tmp_path, driver) as process:
@@ -290,7 +290,7 @@ def test_events_that_the_code_fails_on_end_the_job_after_a_few_tries(tmp_path: P
     assert told.endswith("not started again: it failed on its events 3 times in a row\n")
 
 
-def test_who_dies_while_something_is_done_once_is_not_started_again(tmp_path: Path) -> None:
+def test_a_driver_that_dies_during_an_action_that_runs_once_is_not_restarted(tmp_path: Path) -> None:
     driver = """
     report.tell(final="the driver died during a restart")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -302,7 +302,7 @@ def test_who_dies_while_something_is_done_once_is_not_started_again(tmp_path: Pa
     assert len(starts(tmp_path)) == 1
 
 
-def test_who_dies_before_that_does_it_in_the_next_start(tmp_path: Path) -> None:
+def test_a_driver_that_dies_before_that_does_it_in_the_next_start(tmp_path: Path) -> None:
     driver = """
     if start == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -331,7 +331,7 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_asks_for_the_end_asks_the_driver(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_request_to_stop_goes_to_the_driver(tmp_path: Path, number: signal.Signals) -> None:
     with supervised(tmp_path, STAYS) as process:
         process.wait_for("the driver", (tmp_path / "ready").exists)
         assert (process.end(number), process.said) == (0, "")
@@ -339,7 +339,7 @@ def test_who_asks_for_the_end_asks_the_driver(tmp_path: Path, number: signal.Sig
     assert len(starts(tmp_path)) == 1
 
 
-def test_who_asks_for_the_end_while_nobody_runs_gets_it_at_once(tmp_path: Path) -> None:
+def test_a_request_to_stop_while_no_driver_runs_takes_effect_at_once(tmp_path: Path) -> None:
     driver = """
     report.tell("from epoch 0", 0)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -362,7 +362,7 @@ def has_ended(driver: psutil.Process) -> bool:
     return not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_driver_ends_with_its_supervisor_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
+def test_a_driver_ends_with_its_supervisor_although_no_process_reads_its_output(tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(DRIVER + STAYS)
     (tmp_path / "supervise.py").write_text(SUPERVISE)
     unread = '"$0" supervise.py 2>&1 | true'
@@ -374,13 +374,13 @@ def test_a_driver_ends_with_its_supervisor_though_nobody_reads_what_it_says(tmp_
     assert (tmp_path / "asked").read_text() == "SIGTERM"
 
 
-def test_a_driver_without_a_supervisor_tells_nobody(tmp_path: Path) -> None:
+def test_a_driver_without_a_supervisor_sends_no_report(tmp_path: Path) -> None:
     code = """
     from lockgate.cli.supervisor import Report
     from lockgate.errors import Failed
     report = Report(stop=lambda: print("stopped"))
     report.tell("from epoch 0", 0)
-    report.tell_error(Failed("a", "b", "c"))
+    report.send_error(Failed("a", "b", "c"))
     """
     done = run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -634,7 +634,7 @@ def lost(what: str = "a worker died") -> EpochFailed:
     return EpochFailed(what, where="there", fix="that")
 
 
-def test_an_epoch_that_is_out_is_computed_and_not_written() -> None:
+def test_an_epoch_that_is_committed_is_computed_and_not_written() -> None:
     script = Script()
     assert script.commit() == Outcome(Step.WRITE, records=1)
     assert script.commit() == Outcome(Step.SKIP)
@@ -687,7 +687,7 @@ def test_rows_that_are_not_alike_are_exchanged_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("a bad row"), InvariantBroken("odd", where="here", fix="none")])
-def test_what_no_repetition_mends_aborts_at_once(error: Exception) -> None:
+def test_what_no_retry_fixes_aborts_at_once(error: Exception) -> None:
     script = Script(error)
     with pytest.raises(type(error)):
         script.commit()
@@ -704,7 +704,7 @@ def test_votes_that_do_not_add_up_are_never_committed() -> None:
     assert script.world.broker.rows == []
 
 
-def test_an_epoch_that_outlives_its_transaction_twice_names_the_cure() -> None:
+def test_an_epoch_that_outlives_its_transaction_twice_names_the_fix() -> None:
     script = Script(lost("slow"), lost("slow again"), lost("never reached"))
     write = script.work.write
 
@@ -721,7 +721,7 @@ def test_an_epoch_that_outlives_its_transaction_twice_names_the_cure() -> None:
     assert len(script.exchanged) == 2
 
 
-def test_a_query_that_is_started_again_claims_the_ledger_anew() -> None:
+def test_a_restarted_query_claims_the_ledger_again() -> None:
     script = Script()
     script.commit(0)
     before = script.driver.run
@@ -811,7 +811,7 @@ def test_any_one_fault_at_any_step_changes_nothing_that_a_reader_sees(
 @pytest.mark.parametrize("systems", SYSTEMS)
 @pytest.mark.parametrize("can_repeat", [True, False], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.DELAYED, Fault.LOST_ANSWER], ids=lambda one: str(one.name))
-def test_a_second_driver_may_start_and_go_on_at_any_step(fault: Fault, can_repeat: bool, systems: str) -> None:
+def test_a_second_driver_may_start_and_continue_at_any_step(fault: Fault, can_repeat: bool, systems: str) -> None:
     steps = require_promises(iter(()), drivers=1, systems=systems).steps
     for at in range(0, steps, 3 if systems == "kafka" else 7):  # the others take more steps, each of the same kinds
         for length in (1, 6, 13, 30, 200):

@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(entry: Entry) -> None:
     assert entry_of(entry.to_bytes(), "here") == entry
 
 
-def test_gaps_are_told_if_there_are_any() -> None:
+def test_gaps_are_reported_if_there_are_any() -> None:
     gap = Gap(topic="t", partition=1, start=5, end=9, epoch=7, at="2026-01-01T00:00:00.000+00:00")
     entry = replace(ENTRY, gaps=(gap,))
     assert entry.to_bytes().endswith(
@@ -66,7 +66,7 @@ def test_a_claim_changes_hands_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, FORMAT + 1, "1", None])
-def test_another_format_is_refused_with_the_version_as_the_cure(kind: object) -> None:
+def test_another_format_is_refused_with_the_version_as_the_fix(kind: object) -> None:
     with pytest.raises(InvariantBroken, match=r"the ledger has format .*this version of Lockgate knows 1") as caught:
         entry_of(json.dumps({**ENTRY.as_facts(), "format": kind}).encode(), "topic 'x'")
     assert "version of Lockgate" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Permits, and the door through which tasks ask for them, over real sockets on the loopback interface."""
+"""Permits, and the server through which tasks ask for them, over real sockets on the loopback interface."""
 
 import json
 import pickle
@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from lockgate.commit.permits import Caller, PermitDoor, Permits, Refusal
+from lockgate.commit.permits import Caller, Permits, PermitServer, Refusal
 from lockgate.errors import EpochFailed
-from lockgate.serving.door import HELLO, Address, call
+from lockgate.serving.rpc import HELLO, Address, call
 from support.waiting import wait_for
 
 A, B, C = ("out", 0), ("out", 1), ("other", 0)
@@ -28,15 +28,15 @@ def permits() -> Permits:
 
 
 @pytest.fixture
-def door(permits: Permits) -> Iterator[PermitDoor]:
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
-    yield door
-    door.close()
+def server(permits: Permits) -> Iterator[PermitServer]:
+    server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def caller(door: PermitDoor) -> Iterator[Caller]:
-    caller = Caller(door.address)
+def caller(server: PermitServer) -> Iterator[Caller]:
+    caller = Caller(server.address)
     yield caller
     hang_up(caller)
 
@@ -139,10 +139,10 @@ def test_a_try_is_as_old_as_its_first_permit() -> None:
     assert permits.held_seconds() == 0.0
 
 
-# ---- the door
+# ---- the server
 
 
-def test_a_task_asks_through_the_door(permits: Permits, caller: Caller) -> None:
+def test_a_task_asks_through_the_server(permits: Permits, caller: Caller) -> None:
     name = permits.open()
     assert caller.ask(name, task=0, attempt=2**40, places=[A, B]) is None
     assert caller.ask(name, task=0, attempt=2**40, places=[A]) is None
@@ -158,7 +158,7 @@ def test_a_task_asks_through_the_door(permits: Permits, caller: Caller) -> None:
     assert "over" in over.reason
 
 
-def test_a_failure_is_told_through_the_door(permits: Permits, caller: Caller) -> None:
+def test_a_failure_is_reported_through_the_server(permits: Permits, caller: Caller) -> None:
     name = permits.open()
     caller.tell(name, "first: naïve ∑\n" + "x" * 100_000)
     caller.tell(name, "second")
@@ -166,12 +166,12 @@ def test_a_failure_is_told_through_the_door(permits: Permits, caller: Caller) ->
     assert permits.failure.startswith("first: naïve ∑\n")
 
 
-def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits, door: PermitDoor) -> None:
+def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits, server: PermitServer) -> None:
     name = permits.open()
     places = [("out", number) for number in range(8)]
 
     def ask(task: int) -> list[int]:
-        caller = Caller(door.address)
+        caller = Caller(server.address)
         got = [place[1] for place in places if caller.ask(name, task=task, attempt=task, places=[place]) is None]
         hang_up(caller)
         return got
@@ -182,14 +182,14 @@ def test_of_many_tasks_that_ask_at_once_one_gets_each_partition(permits: Permits
     assert permits.granted == {place: task for task, one in enumerate(got) for place in places if place[1] in one}
 
 
-def test_a_connection_serves_many_calls(permits: Permits, door: PermitDoor, caller: Caller) -> None:
+def test_a_connection_serves_many_calls(permits: Permits, server: PermitServer, caller: Caller) -> None:
     name = permits.open()
     caller.ask(name, task=0, attempt=10, places=[A])
     first = caller._connection
     for _ in range(50):
         caller.ask(name, task=0, attempt=10, places=[A])
     assert caller._connection is first
-    assert door._reception.count == 1
+    assert server._acceptor.count == 1
 
 
 def test_a_connection_that_broke_is_made_again_without_a_word(permits: Permits, caller: Caller) -> None:
@@ -204,13 +204,13 @@ def test_a_connection_that_broke_is_made_again_without_a_word(permits: Permits, 
     assert caller.ask(name, task=0, attempt=11, places=[A]) is not None
 
 
-def test_a_door_that_is_gone_is_told_with_its_address_and_the_likely_causes(permits: Permits) -> None:
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
-    caller = Caller(door.address)
+def test_a_server_that_is_gone_is_reported_with_its_address_and_the_likely_causes(permits: Permits) -> None:
+    server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
+    caller = Caller(server.address)
     name = permits.open()
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
-    door.close()
-    with pytest.raises(EpochFailed, match=f"does not answer at 127.0.0.1:{door.address.port}") as caught:
+    server.close()
+    with pytest.raises(EpochFailed, match=f"does not answer at 127.0.0.1:{server.address.port}") as caught:
         caller.ask(name, task=0, attempt=10, places=[B])
     assert "firewall" in caught.value.fix
     assert permits.granted == {A: 10}
@@ -218,43 +218,43 @@ def test_a_door_that_is_gone_is_told_with_its_address_and_the_likely_causes(perm
     assert permits.failure is None
 
 
-def test_a_door_that_came_back_at_its_address_is_found_again(permits: Permits) -> None:
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
-    caller = Caller(door.address)
+def test_a_server_that_came_back_at_its_address_is_found_again(permits: Permits) -> None:
+    server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
+    caller = Caller(server.address)
     name = permits.open()
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
-    door.close()
-    again = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
+    server.close()
+    again = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
     caller._address = Address("127.0.0.1", again.address.port, again.address.secret)
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
     hang_up(caller)
     again.close()
 
 
-def test_closing_the_door_ends_its_thread(permits: Permits) -> None:
+def test_closing_the_server_ends_its_thread(permits: Permits) -> None:
     before = set(threading.enumerate())
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
+    server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
     mine = [thread for thread in threading.enumerate() if thread not in before]
     assert mine
-    door.close()
+    server.close()
     wait_for("the end of its threads", lambda: set(mine).isdisjoint(threading.enumerate()))
 
 
 # ---- strangers
 
 
-def test_a_caller_without_the_secret_gets_nothing(permits: Permits, door: PermitDoor) -> None:
+def test_a_caller_without_the_secret_gets_nothing(permits: Permits, server: PermitServer) -> None:
     name = permits.open()
-    stranger = Caller(Address(door.address.host, door.address.port, b"guess"))
+    stranger = Caller(Address(server.address.host, server.address.port, b"guess"))
     with pytest.raises(EpochFailed, match="AuthenticationError"):
         stranger.ask(name, task=0, attempt=10, places=[A])
     assert permits.granted == {}
 
 
-def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, door: PermitDoor) -> None:
+def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, server: PermitServer) -> None:
     name = permits.open()
     message = {"kind": "permit", "try": name, "task": 0, "attempt": 10, "partitions": [A]}
-    with socket.create_connection((door.address.host, door.address.port)) as stranger:
+    with socket.create_connection((server.address.host, server.address.port)) as stranger:
         stranger.sendall(HELLO)
         connection: Connection[Any, Any] = Connection(stranger.detach())
     with connection:
@@ -265,17 +265,17 @@ def test_a_caller_that_skips_the_challenge_gets_nothing(permits: Permits, door: 
 
 
 def test_the_driver_proves_that_it_knows_the_secret_too(permits: Permits) -> None:
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
-    door._secret = b"another"  # a stranger that listens where the driver was
+    server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
+    server._secret = b"another"  # a stranger that listens where the driver was
     try:
         with pytest.raises(AuthenticationError):
-            call(door.address, seconds=60)
+            call(server.address, seconds=60)
     finally:
-        door.close()
+        server.close()
 
 
-def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: PermitDoor, caller: Caller) -> None:
-    strangers = [socket.create_connection((door.address.host, door.address.port)) for _ in range(20)]
+def test_a_silent_client_delays_no_other_client(permits: Permits, server: PermitServer, caller: Caller) -> None:
+    strangers = [socket.create_connection((server.address.host, server.address.port)) for _ in range(20)]
     name = permits.open()
     begun = time.monotonic()
     assert caller.ask(name, task=0, attempt=10, places=[A]) is None
@@ -297,10 +297,10 @@ def test_a_silent_stranger_keeps_nobody_waiting(permits: Permits, door: PermitDo
     ],
     ids=["http", "zeros", "ones", "two gigabytes announced", "a false answer", "a pickle"],
 )
-def test_noise_before_the_secret_does_not_kill_the_door(
-    noise: bytes, before: bytes, permits: Permits, door: PermitDoor, caller: Caller
+def test_noise_before_the_secret_does_not_kill_the_server(
+    noise: bytes, before: bytes, permits: Permits, server: PermitServer, caller: Caller
 ) -> None:
-    with socket.create_connection((door.address.host, door.address.port)) as stranger:
+    with socket.create_connection((server.address.host, server.address.port)) as stranger:
         stranger.sendall(before + noise)
         stranger.settimeout(10)
         heard = b""
@@ -347,11 +347,11 @@ def test_noise_before_the_secret_does_not_kill_the_door(
         "too deep",
     ],
 )
-def test_garbage_from_one_who_knows_the_secret_ends_only_his_own_line(
-    message: bytes, permits: Permits, door: PermitDoor, caller: Caller
+def test_garbage_from_a_client_that_knows_the_secret_ends_only_its_own_connection(
+    message: bytes, permits: Permits, server: PermitServer, caller: Caller
 ) -> None:
     name = permits.open()
-    with call(door.address, seconds=60) as connection:
+    with call(server.address, seconds=60) as connection:
         with suppress(OSError):
             connection.send_bytes(message)
         assert list(heard(connection)) == []
@@ -359,7 +359,7 @@ def test_garbage_from_one_who_knows_the_secret_ends_only_his_own_line(
     assert permits.granted == {A: 10}
 
 
-def test_the_secret_is_not_shown_and_travels_with_the_work(door: PermitDoor) -> None:
-    assert repr(door.address) == f"Address(127.0.0.1:{door.address.port})"
-    assert pickle.loads(pickle.dumps(door.address)) == door.address
-    assert len(door.address.secret) == 32
+def test_the_secret_is_not_shown_and_travels_with_the_work(server: PermitServer) -> None:
+    assert repr(server.address) == f"Address(127.0.0.1:{server.address.port})"
+    assert pickle.loads(pickle.dumps(server.address)) == server.address
+    assert len(server.address.secret) == 32

@@ -54,7 +54,7 @@ def entry(number: int | None, digest: str | None = None, *, run: str = MINE, que
         pytest.param(entry(0), epoch(1), Step.WRITE, id="the first one is out, the second is asked for"),
     ],
 )
-def test_an_epoch_is_written_only_where_the_ledger_proves_that_it_is_not_out(
+def test_an_epoch_is_written_only_if_the_ledger_proves_that_it_is_not_committed(
     said: Entry, asked: Epoch, step: Step
 ) -> None:
     assert decide(said, asked, run=MINE, where="here", job="orders") is step
@@ -72,7 +72,7 @@ def test_an_epoch_is_written_only_where_the_ledger_proves_that_it_is_not_out(
         pytest.param(entry(3), epoch(0), "at epoch 3, the checkpoint only at 0", id="a new checkpoint"),
     ],
 )
-def test_anything_else_in_the_ledger_stops_and_names_the_command_that_mends_it(
+def test_anything_else_in_the_ledger_stops_and_names_the_command_that_repairs_it(
     said: Entry, asked: Epoch, what: str
 ) -> None:
     with pytest.raises(LedgerMismatch, match=what) as caught:
@@ -177,7 +177,7 @@ def test_a_claim_is_the_same_commit_in_other_hands(is_adopting: bool) -> None:
         pytest.param(epoch(7, previous=None), True, 6, None, id="adopting, the offsets before are forgotten"),
     ],
 )
-def test_a_first_claim_says_that_nothing_is_out_unless_it_adopts(
+def test_a_first_claim_says_that_nothing_is_committed_unless_it_adopts(
     said: Entry | None, asked: Epoch, is_adopting: bool, out: int | None, digest: str | None
 ) -> None:
     claimed = claim(said, asked, run=MINE, now=NOW, is_adopting=is_adopting)
@@ -187,7 +187,7 @@ def test_a_first_claim_says_that_nothing_is_out_unless_it_adopts(
 @pytest.mark.parametrize("asked", [epoch(0), epoch(7), epoch(7, previous=None)])
 @pytest.mark.parametrize("said", [None, entry(None), entry(6, run=OTHER), entry(7, run=OTHER)])
 @pytest.mark.parametrize("is_adopting", [False, True])
-def test_whoever_may_claim_can_go_on_from_the_claim(said: Entry | None, asked: Epoch, is_adopting: bool) -> None:
+def test_a_run_that_may_claim_can_continue_from_the_claim(said: Entry | None, asked: Epoch, is_adopting: bool) -> None:
     try:
         check_claim(said, asked, is_adopting=is_adopting, where="here", job="orders")
     except LedgerMismatch:
@@ -260,7 +260,7 @@ def test_votes_that_do_not_account_for_every_row_are_caught(
 
 @pytest.mark.parametrize("can_repeat", [False, True])
 @pytest.mark.parametrize("cause", [Cause.FINAL, Cause.CANCELLED])
-def test_what_no_repetition_mends_stops_at_once(cause: Cause, can_repeat: bool) -> None:
+def test_what_no_retry_fixes_stops_at_once(cause: Cause, can_repeat: bool) -> None:
     assert after_failure(cause, tries=1, time_outs=0, can_repeat=can_repeat) is Next.STOP
 
 

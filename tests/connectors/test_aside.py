@@ -70,7 +70,7 @@ def failing_once(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 3_000_000])
-def test_what_an_attempt_that_failed_has_put_aside_is_nobodys(spark: SparkSession, size: int) -> None:
+def test_what_a_failed_attempt_has_put_aside_belongs_to_no_epoch(spark: SparkSession, size: int) -> None:
     aside = Aside(spark)
     kept = rows_without_odd_ones(spark, aside, 12, size=size).mapInArrow(failing_once, "id BIGINT").collect()
     assert sorted(row.id for row in kept) == [0, 2, 4, 6, 8, 10]

@@ -81,7 +81,7 @@ def told_by(url: str) -> Iterator[tuple[str, dict[str, Any]]]:
         connection.close()
 
 
-def test_a_client_is_told_of_every_change_and_of_the_end() -> None:
+def test_a_client_receives_every_change_and_the_end() -> None:
     ended = threading.Event()
     last: list[str] = []
 

@@ -9,7 +9,7 @@ import pytest
 from lockgate import aggregates, synopses
 from lockgate.dataflow.aggregates import Aggregate
 from lockgate.errors import BadJob
-from lockgate.operators.folds import Combine, Count, First, History, Last, Sum
+from lockgate.operators.aggregatefolds import Combine, Count, First, History, Last, Sum
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 
 ALL = [
@@ -42,7 +42,7 @@ def test_each_description_holds_its_fold_and_what_the_fold_is_about() -> None:
 
 
 @pytest.mark.parametrize("made", ALL, ids=str)
-def test_the_type_of_a_result_is_known_or_told_by_sql(made: Aggregate) -> None:
+def test_the_type_of_a_result_is_known_or_given_by_sql(made: Aggregate) -> None:
     assert made.type is not None or made.typed_by is not None
 
 

@@ -68,7 +68,7 @@ def test_its_functions_cannot_be_changed_behind_its_back() -> None:
         ({"deadline": "0 seconds"}, "the deadline of a fan-out must be more than zero"),
     ],
 )
-def test_what_cannot_mean_anything_is_refused_with_the_authors_line(options: dict[str, Any], told: str) -> None:
+def test_what_cannot_mean_anything_is_refused_with_the_users_line(options: dict[str, Any], told: str) -> None:
     with pytest.raises(BadJob) as refused:
         fan(**options)
     assert told in refused.value.what
@@ -185,7 +185,7 @@ class Asking:
 
 @pytest.mark.parametrize("function", [ask, ask_often, Asking(), functools.partial(ask)])
 @pytest.mark.parametrize("schema", [SCHEMA, None])
-def test_what_nobody_would_wait_for_is_refused(function: Any, schema: str | None) -> None:
+def test_a_wait_that_is_too_long_is_refused(function: Any, schema: str | None) -> None:
     with pytest.raises(BadJob) as refused:
         fan(place=function, schema=schema)
     assert "function 'place' is async" in refused.value.what

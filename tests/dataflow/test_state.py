@@ -182,7 +182,7 @@ SHARED = value("INT")
         ),
     ],
 )
-def test_a_function_that_cannot_run_is_refused_at_the_authors_line(function: object, what: str) -> None:
+def test_a_function_that_cannot_run_is_refused_at_the_users_line(function: object, what: str) -> None:
     with pytest.raises(BadJob) as refused:
         check_function(function)
     assert what in refused.value.what

@@ -267,7 +267,7 @@ def test_a_job_that_declares_nonsense_is_refused_at_its_line(options: dict[str, 
     assert f"{HERE}:{job.__code__.co_firstlineno + 1}" in refused.value.where
 
 
-def test_the_line_is_the_authors_also_where_the_folder_is_called_like_the_package() -> None:
+def test_the_line_is_that_of_the_user_also_if_the_folder_is_called_like_the_package() -> None:
     import lockgate
 
     beside = str(Path(lockgate.__file__).parent) + "-jobs/orders.py"

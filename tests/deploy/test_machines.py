@@ -21,7 +21,7 @@ def test_a_machine_says_what_it_lacks(tmp_path: Path) -> None:
     assert not look_here((), None).is_blind
 
 
-def test_what_is_missing_is_told_once_for_all_machines() -> None:
+def test_what_is_missing_is_reported_once_for_all_machines() -> None:
     lacks = [Lack("one", ("pandas",), is_blind=False), Lack("two", ("pandas", "kafka"), is_blind=True)]
     told = refusal(lacks, master="spark://host:7077", checkpoint=Path("/checkpoint"))
     assert isinstance(told, BadMachine)
@@ -62,7 +62,9 @@ class Busy:
         raise RuntimeError("the job was cancelled")
 
 
-def test_a_master_without_free_workers_is_told_and_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_without_free_workers_is_reported_and_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(machines, "ANSWER_SECONDS", 0.1)
     context = Busy()
     with pytest.raises(BadMachine, match="the master has no free workers"):

@@ -205,7 +205,7 @@ def test_a_command_asks_for_what_only_the_place_knows(kind: str, job_file: Path,
     assert "name the cluster: MASTER=" in done.stderr
 
 
-def test_what_is_told_to_a_command_goes_to_the_job_and_options_go_to_spark(job_file: Path, tmp_path: Path) -> None:
+def test_the_arguments_of_a_command_go_to_the_job_and_options_go_to_spark(job_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "package"
     assert main(["package", str(job_file), "--out", str(out), "--checkpoint", CHECKPOINT]) == 0
     environ = {"PATH": "/usr/bin:/bin", "SPARK_SUBMIT": "echo", "SPARK_OPTIONS": "--executor-memory 2g"}

@@ -85,7 +85,7 @@ def test_state_and_patterns_run_in_python(page: str) -> None:
     assert {*forms_of(page).values()} == {"Python"}
 
 
-def test_the_page_of_dead_letters_names_every_column_of_a_letter_and_its_job_plans() -> None:
+def test_the_page_of_dead_letters_names_every_column_of_a_dead_letter_and_its_job_plans() -> None:
     page = (DOCS / "DEAD_LETTERS.md").read_text()
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):

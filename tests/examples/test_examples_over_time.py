@@ -176,7 +176,7 @@ def test_a_team_gets_its_bonus_although_a_player_was_in_a_tunnel(
 
 
 @pytest.mark.slow
-def test_a_bonus_is_told_late_where_results_are_corrected(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_bonus_is_emitted_late_if_results_are_corrected(spark: SparkSession, tmp_path: Path) -> None:
     example = load("bubbles")
     example.main(tmp_path, lateness=timedelta(seconds=10), allowed=timedelta(minutes=10))
     events = list(events_of(tmp_path / "popped"))

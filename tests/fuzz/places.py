@@ -10,7 +10,7 @@ from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.checkpoints.savepoints import take_savepoint
 from lockgate.checkpoints.tree import LocalTree
 from lockgate.commit.ledger import Entry
-from lockgate.connectors.files.mending import FileLedger
+from lockgate.connectors.files.ledger import FileLedger
 from support.checkpoints import Handmade
 
 JOB = "damaged"

@@ -36,7 +36,7 @@ from lockgate.checkpoints.stores import check_compressed, read_snapshot
 from lockgate.checkpoints.tree import LocalTree
 from lockgate.cli.jobfile import _convert
 from lockgate.commit.ledger import Entry, Gap, entry_of
-from lockgate.connectors.files.inbox import may_overlap, names_below, plain_directory, plain_path, root_of
+from lockgate.connectors.files.listing import may_overlap, names_below, plain_directory, plain_path, root_of
 from lockgate.connectors.files.manifest import DataFile, Group, Manifest, manifest_of
 from lockgate.connectors.files.store import directory_of
 from lockgate.connectors.kafka.batches import last_committed, read_batches
@@ -52,24 +52,24 @@ from lockgate.guarantees import Guarantee
 from lockgate.lab.prove.results import Results
 from lockgate.lab.prove.settings import Settings
 from lockgate.operators.contract import Clock, Outcome, StepFailed
-from lockgate.operators.durations import read_duration
+from lockgate.operators.durationtext import read_duration
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.page import Groups, Page, read_states
-from lockgate.operators.pages import Index
+from lockgate.operators.pagestore import Index
 from lockgate.operators.pickled import read_pickled
 from lockgate.operators.statejson import as_json, read_state
 from lockgate.presenter.records import read_score, read_transaction
 from lockgate.runtime.deadletters import _as_line, as_letter
+from lockgate.runtime.deliverycounts import Tries
 from lockgate.runtime.filelog import read_entries
 from lockgate.runtime.filenotes import read_lines
 from lockgate.runtime.initial import _read_copy
 from lockgate.runtime.metrics.server import listen
 from lockgate.runtime.sourcelist import _read_listed
-from lockgate.runtime.times import Tries
 from lockgate.runtime.topicids import _read_noted
 from lockgate.secrets import check_reference, masked, resolve
-from lockgate.serving.door import _NONSENSE, GONE
 from lockgate.serving.hosts import Hosts
+from lockgate.serving.rpc import _NONSENSE, GONE
 from lockgate.untrusted import Unreadable, read_json, read_object
 from support.batches import seal, varint
 
@@ -391,15 +391,15 @@ def _http() -> Any:
 
 
 def _ask_http(content: bytes) -> None:
+    from lockgate.serving.acceptor import Client
     from lockgate.serving.http import _is_whole
-    from lockgate.serving.reception import Visit
 
     if not _is_whole(content):
         return
     with _pair() as (ours, theirs):
-        visit = Visit(_http()._reception, theirs)
-        visit.said = content
-        _http()._serve(visit)
+        client = Client(_http()._acceptor, theirs)
+        client.said = content
+        _http()._serve(client)
         theirs.shutdown(socket.SHUT_WR)
         ours.settimeout(10)
         answer = ours.makefile("rb").read(1 << 20)
@@ -427,24 +427,24 @@ class _Said:
 
 
 def _ask_permits(content: bytes) -> None:
-    from lockgate.commit.permits import PermitDoor, Permits
+    from lockgate.commit.permits import Permits, PermitServer
 
-    door = PermitDoor.__new__(PermitDoor)
-    door._permits = Permits(new_name=lambda: "t")
-    door._permits.open()
-    door._converse(_Said(*content.split(b"\n", WORDS_MAX)))  # type: ignore[arg-type]
+    server = PermitServer.__new__(PermitServer)
+    server._permits = Permits(new_name=lambda: "t")
+    server._permits.open()
+    server._converse(_Said(*content.split(b"\n", WORDS_MAX)))  # type: ignore[arg-type]
 
 
 def _ask_tables(content: bytes) -> None:
-    from lockgate.spark import tabledoor
+    from lockgate.spark import tableserver
 
     with_serve: list[Any] = []
-    real = tabledoor.Door.__init__
+    real = tableserver.RpcServer.__init__
     try:
-        tabledoor.Door.__init__ = lambda self, serve, **rest: with_serve.append(serve)  # type: ignore[method-assign,assignment]
-        tabledoor.TableDoor(lambda table, snapshot: b"content", host="", bind="")
+        tableserver.RpcServer.__init__ = lambda self, serve, **rest: with_serve.append(serve)  # type: ignore[method-assign,assignment]
+        tableserver.TableServer(lambda table, snapshot: b"content", host="", bind="")
     finally:
-        tabledoor.Door.__init__ = real  # type: ignore[method-assign]
+        tableserver.RpcServer.__init__ = real  # type: ignore[method-assign]
     with_serve[0](_Said(content))
 
 
@@ -452,20 +452,26 @@ def _tell_crashes(content: bytes) -> None:
     import threading
     from collections import Counter
 
-    from lockgate.spark.crashes import CrashDesk
+    from lockgate.spark.crashes import CrashRegistry
 
-    desk = CrashDesk.__new__(CrashDesk)
-    desk._job, desk._lock, desk._deaths, desk._seen, desk._tasks = "j", threading.Lock(), Counter(), {}, set()
-    desk._try, desk._is_open = 0, True
-    desk._serve(_Said(b'{"task": 1}', *content.split(b"\n", WORDS_MAX)))  # type: ignore[arg-type]
-    desk.told()
+    registry = CrashRegistry.__new__(CrashRegistry)
+    registry._job, registry._lock, registry._deaths, registry._seen, registry._tasks = (
+        "j",
+        threading.Lock(),
+        Counter(),
+        {},
+        set(),
+    )
+    registry._try, registry._is_open = 0, True
+    registry._serve(_Said(b'{"task": 1}', *content.split(b"\n", WORDS_MAX)))  # type: ignore[arg-type]
+    registry.summary()
 
 
-def _call_door(content: bytes) -> None:
+def _call_server(content: bytes) -> None:
     """A stranger listens at the port of a driver that has gone, and says something."""
     import threading
 
-    from lockgate.serving.door import HELLO, Address, call
+    from lockgate.serving.rpc import HELLO, Address, call
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -815,7 +821,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "doors",
-        _call_door,
+        _call_server,
         (_framed(b"#CHALLENGE#" + bytes(20), b"#WELCOME#", bytes(16)),),
         DOORS,
         never_understood=True,

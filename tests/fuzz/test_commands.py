@@ -74,13 +74,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(autouse=True)
-def surprises() -> Iterator[None]:
-    """What nobody foresaw is raised, and not put into a file for a report."""
+def unexpected_errors() -> Iterator[None]:
+    """An unexpected error is raised, and not put into a file for a report."""
 
     def raise_it(surprise: Exception, **_: object) -> None:
         raise surprise
 
-    with mock.patch("lockgate.cli.main.tell_surprise", raise_it):
+    with mock.patch("lockgate.cli.main.report_unexpected", raise_it):
         yield
 
 

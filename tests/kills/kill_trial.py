@@ -26,10 +26,10 @@ from lockgate.lab.rig.drivers import Drivers, GiveUp
 from lockgate.lab.rig.history import Committed, History, Position, Read
 from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.lab.rig.judge.promises import Keeping, Promise, Row
+from lockgate.lab.rig.readers.databases import PostgresRows
 from lockgate.lab.rig.readers.files import Files
 from lockgate.lab.rig.readers.group import Readers
 from lockgate.lab.rig.readers.output import Output
-from lockgate.lab.rig.readers.tables import PostgresRows
 from lockgate.lab.rig.readers.topics import Topics
 from lockgate.lab.rig.trial import Trial
 from lockgate.lab.rig.troubles.order import troubles_of

@@ -138,14 +138,14 @@ def test_without_a_failure_every_event_is_processed_counted_and_delivered_once()
     assert (cell.counted, cell.is_state_kept, cell.broken) == (1, True, [])
 
 
-def test_events_that_never_came_out_are_lost() -> None:
+def test_events_that_were_never_emitted_are_lost() -> None:
     rows = [row for row in counted(ALL) if row["id"] != COHORTS.in_hand[3]["id"]]
     cell = look(rows)
     assert cell.delivered == {0: 1, 1: IN_HAND - 1}
     assert cell.broken == ["lost?"]
 
 
-def test_rows_that_came_out_again_are_outputs_twice_and_no_state_twice() -> None:
+def test_rows_that_were_emitted_again_are_twice_in_outputs_and_once_in_state() -> None:
     rows = counted(ALL)
     again = [row for row in rows if row["id"] in {event["id"] for event in COHORTS.in_hand[:2]}]
     cell = look(rows + again, IDS + [row["id"] for row in again])
@@ -153,7 +153,7 @@ def test_rows_that_came_out_again_are_outputs_twice_and_no_state_twice() -> None
     assert cell.processed == cell.delivered == {1: IN_HAND - 2, 2: 2}
 
 
-def test_events_that_count_again_are_state_twice_though_their_rows_came_out_once() -> None:
+def test_events_that_count_again_are_in_state_twice_although_their_rows_were_emitted_once() -> None:
     rows = counted([*COHORTS.before, *COHORTS.in_hand, *COHORTS.in_hand, *COHORTS.after])
     shown = [row for number, row in enumerate(rows) if not CALM <= number < CALM + IN_HAND]
     cell = look(shown, guarantee=Guarantee.EXACTLY_ONCE)
@@ -167,14 +167,14 @@ def test_one_count_that_jumps_is_state_twice() -> None:
     assert look(rows, guarantee=Guarantee.EXACTLY_ONCE).broken == ["state twice?"]
 
 
-def test_a_state_that_began_empty_is_told_from_one_that_lacks_the_events_in_hand() -> None:
+def test_a_state_that_began_empty_is_distinguished_from_one_that_lacks_the_events_in_flight() -> None:
     forgotten = look([*counted([*COHORTS.before]), *counted([*COHORTS.after])])
     assert (forgotten.counted, forgotten.is_state_kept) == (0, False)
     lacking = look(counted([*COHORTS.before, *COHORTS.after]))
     assert (lacking.counted, lacking.is_state_kept) == (0, True)
 
 
-def test_what_befalls_events_that_no_failure_touched_is_no_answer() -> None:
+def test_what_happens_to_events_without_a_failure_is_no_answer() -> None:
     with pytest.raises(AssertionError, match="event 3, which no failure touched"):
         look([row for row in counted(ALL) if row["id"] != 3])
     with pytest.raises(AssertionError, match="processed 2 times"):

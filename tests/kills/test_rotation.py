@@ -13,7 +13,7 @@ LAST_EPOCH = 32_766
 
 
 @pytest.mark.prove
-def test_the_producer_id_is_rotated_and_the_ledger_goes_on(own_stack: Stack) -> None:
+def test_the_producer_id_is_rotated_and_the_ledger_continues(own_stack: Stack) -> None:
     servers = own_stack.status().kafka.servers
     assert servers is not None
     connection = Connection(read_settings(servers, {}, where="test"), where="test")

@@ -23,7 +23,7 @@ def lonely(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 @cases
-def test_another_worker_with_an_empty_disk_goes_on_from_the_state_on_hdfs(
+def test_another_worker_with_an_empty_disk_continues_from_the_state_on_hdfs(
     case: Case, kafka: str, hdfs: Hdfs, lonely: SparkCluster, tmp_path: Path
 ) -> None:
     site = EnduranceRun(kafka, tmp_path / "site", lonely, checkpoint=f"{hdfs.uri}/checkpoints/worker-replaced")

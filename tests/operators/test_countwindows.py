@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockgate.operators.aggregatefolds import Count, History, Sum
 from lockgate.operators.contract import Clock, Key, Operator, StepFailed, Time, Values
 from lockgate.operators.countwindows import CountWindows, UntilWindows
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.evaluation import Aggregate, Evaluation, Folds, Whole
-from lockgate.operators.folds import Count, History, Sum
 
 KEY: Key = ("a",)
 CLOCK = Clock(before=0, now=0, wall=0)
@@ -56,7 +56,7 @@ CUTS = st.lists(st.integers(0, 100), max_size=6)
     CUTS,
     st.sampled_from([VALUES, WHOLE]),
 )
-def test_every_so_many_events_the_last_ones_are_told(
+def test_every_so_many_events_the_last_ones_are_emitted(
     sizes: tuple[int, int], times: list[int], cuts: list[int], evaluation: Evaluation
 ) -> None:
     size, every = sizes

@@ -101,7 +101,7 @@ def test_a_null_inside_a_list_or_map_stays_null() -> None:
         (kept("value", "MAP<STRING, INT>"), kept("map", "INT", key="STRING")),
     ],
 )
-def test_any_other_change_is_refused_with_both_types_and_a_cure(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_any_other_change_is_refused_with_both_types_and_a_fix(old: dict[str, Any], new: dict[str, Any]) -> None:
     with pytest.raises(BadJob) as refused:
         evolve({"total": old}, {"total": new}, where=WHERE)
     assert "'total'" in refused.value.what
@@ -177,7 +177,7 @@ def test_white_space_in_an_aggregate_means_nothing(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_windows_may_be_told_sooner_and_not_corrected_longer(spark: SparkSession) -> None:
+def test_windows_may_be_emitted_sooner_and_not_corrected_longer(spark: SparkSession) -> None:
     def counts(allowed: str, every: int) -> Declared:
         corrected = orders.event_time("at", lateness="1 minute", late=Late.CORRECT, allowed=allowed)
         window = corrected.key_by("k").window(windows.tumbling("1 minute")).trigger(every=every)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.operators.fanout import Ending, FanOutMachine, Joined, MachineClock, Score, Tally, told_unfit
+from lockgate.operators.fanout import Ending, FanOutMachine, Joined, MachineClock, Score, Tally, describe_misfit
 
 DEADLINE = 0.02
 
@@ -110,7 +110,7 @@ def test_a_function_that_does_not_answer_in_time_is_cut_off_and_the_others_are_k
         assert machine.running == {"slow": 1, "quick": 0}, "its call goes on, and nobody waits for it"
 
 
-def test_an_answer_behind_the_deadline_is_none_even_where_it_is_there_when_somebody_looks() -> None:
+def test_an_answer_after_the_deadline_does_not_count_even_if_it_is_there_when_it_is_looked_up() -> None:
     clock = Frozen()
 
     def overrun(row: Any) -> Any:
@@ -200,7 +200,7 @@ def test_a_reason_is_short_and_can_be_written(text: str) -> None:
         (joined,) = machine.join([1])
     assert joined.missing["bad"].startswith("ValueError: ")
     assert len(joined.missing["bad"].encode()) < 3000
-    shown = told_unfit(text, "int32", ValueError(text))
+    shown = describe_misfit(text, "int32", ValueError(text))
     assert "is not of type int32" in shown
     assert len(shown.encode()) < 3000
 
@@ -225,10 +225,10 @@ class Shy:
         (1.5, Mute(), "1.5 is not of type int32: Mute"),
     ],
 )
-def test_a_value_that_is_no_score_is_told_whatever_it_does_when_it_is_shown(
+def test_a_value_that_is_no_score_is_reported_whatever_it_does_when_it_is_shown(
     value: Any, error: BaseException, told: str
 ) -> None:
-    assert told_unfit(value, "int32", error).startswith(told)
+    assert describe_misfit(value, "int32", error).startswith(told)
 
 
 def test_none_is_an_answer() -> None:
@@ -285,7 +285,7 @@ def test_threads_are_as_many_as_were_needed_at_once() -> None:
         assert 1 <= machine._lanes[0].threads <= 2
 
 
-def test_events_are_as_old_as_the_clock_of_the_driver_says_when_their_results_are_out() -> None:
+def test_the_age_of_events_is_by_the_clock_of_the_driver_when_their_results_are_visible() -> None:
     told = Tally(began=1000.0)  # by the clock of a worker, which is wrong by half a minute
     for waited in (1.0, 2.0, 40.0):
         told.arrive(1000.0 - waited)

@@ -16,7 +16,7 @@ import pytest
 from lockgate.errors import CheckpointDamaged
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.page import FORMAT, Page, read_states
-from lockgate.operators.pages import INDEX, Index, Pages
+from lockgate.operators.pagestore import INDEX, Index, PageStore
 from lockgate.operators.pickled import FIRST_BYTE
 from support.everykind import KEYS, KINDS, Kind, run_epochs
 
@@ -37,8 +37,8 @@ def written(kind: str) -> Cells:
     return Cells({name: base64.b64decode(content) for name, content in FIXTURE[kind]["cells"].items()})
 
 
-def pages_of(cells: Cells) -> Pages:
-    return Pages(cells, limit=3000)
+def pages_of(cells: Cells) -> PageStore:
+    return PageStore(cells, limit=3000)
 
 
 def states_in(cells: Mapping[str, bytes]) -> dict[str, Any]:
@@ -64,14 +64,14 @@ def test_what_was_kept_is_read(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
-def test_a_step_goes_on_as_the_earlier_version_would_have(name: str, kind: Kind) -> None:
+def test_a_step_continues_as_the_earlier_version_would_have(name: str, kind: Kind) -> None:
     cells = written(name)
     found = list(run_epochs(kind, lambda: pages_of(cells), first=len(kind.before), rows=kind.after))
     assert [sha256(repr(one).encode()).hexdigest()[:16] for one in found] == FIXTURE[name]["found"]
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
-def test_state_that_this_version_wrote_goes_on_the_same_way(name: str, kind: Kind) -> None:
+def test_state_that_this_version_wrote_continues_the_same_way(name: str, kind: Kind) -> None:
     cells = Cells()
     list(run_epochs(kind, lambda: pages_of(cells), first=0, rows=kind.before))
     found = list(run_epochs(kind, lambda: pages_of(cells), first=len(kind.before), rows=kind.after))

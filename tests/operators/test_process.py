@@ -21,7 +21,7 @@ from lockgate.operators.contract import Clock, Outcome, StepFailed, Time
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.page import Groups
-from lockgate.operators.pages import INDEX, Pages
+from lockgate.operators.pagestore import INDEX, PageStore
 from lockgate.operators.rows import Given, Results, row_maker
 
 SECOND = 1_000_000
@@ -397,7 +397,7 @@ def test_a_timer_that_was_due_when_it_was_set_fires_behind_the_rows() -> None:
     assert epochs.wakes == (12, None)
 
 
-def test_no_event_timer_fires_while_nobody_knows_the_time() -> None:
+def test_no_event_timer_fires_while_the_time_is_unknown() -> None:
     epochs = Epochs(function(lambda self, row, context: context.at(at(-5)), told))
     assert epochs.run(1, now=0) == []
     assert epochs.run(now=1) == ["-e-5"]
@@ -433,7 +433,7 @@ def test_a_ticking_timer_catches_up_with_the_watermark() -> None:
     assert epochs.wakes == (5, None)
 
 
-def test_timers_that_would_go_on_for_ever_stop_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_that_would_continue_forever_stop_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CHAIN_MAX", 50)
     agains: list[Body] = [
         lambda self, timer, context: context.at(timer.at),
@@ -595,7 +595,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_by_its_column(made: Any, reaso
     assert failed.value.number == 100
 
 
-def test_what_the_author_raises_names_the_row() -> None:
+def test_what_the_user_raises_names_the_row() -> None:
     def divide(self: Any, row: Any, context: Context) -> Iterator[Any]:
         yield (str(1 // row.x),)
 
@@ -642,7 +642,7 @@ def test_a_timer_that_cannot_be_set_names_the_row(
     assert failed.value.number == 100
 
 
-def test_a_timer_without_on_timer_is_told() -> None:
+def test_a_timer_without_on_timer_is_reported() -> None:
     with pytest.raises(StepFailed, match="Made has timers and no on_timer"):
         Epochs(function(lambda self, row, context: context.at(at(5)))).run(1)
 
@@ -678,7 +678,7 @@ def test_keys_in_pages_are_woken_by_their_timers_and_by_what_expires() -> None:
         groups = Groups.of(
             (ord(key), (key,), [(number, x, 0) for number, x in enumerate(values)]) for key, values in rows.items()
         )
-        found = run_epoch(operator, Pages(cells), groups, watermark=watermark * SECOND, wall=wall * SECOND)
+        found = run_epoch(operator, PageStore(cells), groups, watermark=watermark * SECOND, wall=wall * SECOND)
         return [values[0] for _, _, values in found]
 
     assert run({"a": [5, 6], "b": [20]}, 1, 0) == []

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockgate.operators.aggregatefolds import Avg, Combine, Count, History, Last, Max, Min, Sum
 from lockgate.operators.contract import Clock, Side, StepFailed
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.fold import Fold
-from lockgate.operators.folds import Avg, Combine, Count, History, Last, Max, Min, Sum
 from lockgate.operators.rolling import Rolled, RollingOperator
 from lockgate.operators.sketches import Sample
 
@@ -95,7 +95,7 @@ def test_it_reads_a_column_for_each_fold_and_gives_rows_with_the_results_beside(
     assert operator.sides == (Side(name="result", columns="`total` DOUBLE, `so``me` ARRAY<STRING>", keeps_row=True),)
 
 
-def test_a_sample_is_told_the_identity_of_each_event() -> None:
+def test_a_sample_receives_the_identity_of_each_event() -> None:
     rng = random.Random(1)
     events = [(number, number, rng.getrandbits(63)) for number in range(50)]
     whole = run(operator_of(Sample(size=5), identity="id"), events)[-1]

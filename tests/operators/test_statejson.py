@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lockgate.dataflow.state import list_of, map_of, value
+from lockgate.operators.keyedstate import State
 from lockgate.operators.statejson import as_json, as_text, from_json, key_texts, read_state
-from lockgate.operators.states import State
 from lockgate.operators.statetypes import Type, read_type
 
 PLAIN = ("STRING", "INT", "BIGINT", "DOUBLE", "FLOAT", "BOOLEAN", "TIMESTAMP", "DATE", "BINARY", "DECIMAL(30, 5)")
@@ -57,7 +57,7 @@ def test_what_was_written_is_read_again(seed: int) -> None:
     assert from_json(kind, json.loads(text, parse_float=Decimal)) == data
 
 
-def test_states_are_read_by_their_declarations_and_the_rest_is_the_authors() -> None:
+def test_states_are_read_by_their_declarations_and_the_rest_is_left_to_the_user() -> None:
     states: dict[str, State] = {"n": value("DECIMAL(38, 2)"), "l": list_of("DATE"), "m": map_of("INT", "BIGINT")}
     text = (
         '{"key": [1], "state": {"n": 123456789012345678901234567890.12, "l": ["2026-01-31"], "m": {"1": 2}, "x": 0.5}}'
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused(kind: str, data: Any) -> None:
         from_json(read_type(kind), data)
 
 
-def test_an_author_may_show_something_else_under_the_name_of_a_state() -> None:
+def test_a_user_may_show_something_else_under_the_name_of_a_state() -> None:
     assert read_state('{"state": {"n": {"of": 1.5}}}', {"n": value("INT")}) == {"n": {"of": 1.5}}
     with pytest.raises(ValueError, match="a state is a JSON object"):
         read_state('{"state": 3}', {})

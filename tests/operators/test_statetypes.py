@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused_by_its_type(type: str, value: object) -> N
         converter(read_type(type))(value)
 
 
-def test_a_long_value_is_told_in_short() -> None:
+def test_a_long_value_is_reported_in_short() -> None:
     with pytest.raises(ValueError, match="is not of type INT") as refused:
         converter(read_type("INT"))("x" * 10_000)
     assert len(str(refused.value)) < 100

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from lockgate.operators.aggregatefolds import Avg, Count, Sum
 from lockgate.operators.contract import Clock, Operator
 from lockgate.operators.countwindows import CountWindows, UntilWindows
 from lockgate.operators.evaluation import Aggregate, Folds, Whole
-from lockgate.operators.folds import Avg, Count, Sum
-from lockgate.operators.pattern import Detect, Skip, Stage
+from lockgate.operators.patternmatching import Detect, Skip, Stage
 from lockgate.operators.rolling import Rolled, RollingOperator
 from lockgate.operators.views import show_state
 from lockgate.operators.windows import Aligned, TimeWindows

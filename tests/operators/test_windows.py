@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockgate.operators.aggregatefolds import Count, History, Sum
 from lockgate.operators.contract import Clock, Key, Outcome, Side, StepFailed, Time, Values
 from lockgate.operators.encoding import PLAIN
 from lockgate.operators.evaluation import Aggregate, Folds, Whole
-from lockgate.operators.folds import Count, History, Sum
 from lockgate.operators.openwindows import LATE, RESULT, Triggers
 from lockgate.operators.windows import Aligned, Sessions, TimeWindows
 
@@ -378,7 +378,7 @@ def test_a_late_row_before_a_session_moves_its_start() -> None:
     ]
 
 
-def test_a_closed_session_that_joins_an_open_one_is_told_again_when_that_closes() -> None:
+def test_a_closed_session_that_joins_an_open_one_is_emitted_again_when_that_closes() -> None:
     driver = Driver(TimeWindows("at", Sessions(5), VALUES, Triggers(allowed=50)))
     driver.epoch(rows_at(0, 8))
     assert driver.epoch(now=6) == [(RESULT, (0, 5, 0, True, [0]))]
@@ -395,7 +395,7 @@ def test_what_is_taken_back_stays_final_although_the_session_had_opened_again() 
     assert driver.epoch(now=23) == [(RESULT, (6, 23, 0, True, [0, 1, 2, 3]))]
 
 
-def test_a_session_that_was_not_told_since_its_start_moved_is_not_taken_back() -> None:
+def test_a_session_that_was_not_emitted_since_its_start_moved_is_not_retracted() -> None:
     driver = Driver(TimeWindows("at", Sessions(5), VALUES, Triggers(early_events=2)), lateness=100)
     assert driver.epoch(rows_at(20, 21)) == [(RESULT, (20, 26, 0, False, [0, 1]))]
     assert driver.epoch(rows_at(16, first=2)) == [(RESULT, (20, 20, 1, False, None))]
@@ -405,7 +405,7 @@ def test_a_session_that_was_not_told_since_its_start_moved_is_not_taken_back() -
 # ---- triggers
 
 
-def test_early_results_come_by_processing_time_only_where_something_changed() -> None:
+def test_early_results_come_by_processing_time_only_if_something_changed() -> None:
     driver = Driver(TimeWindows("at", Aligned(10, 10), VALUES, Triggers(early_every=100)))
     assert driver.epoch(rows_at(1), wall=1000) == []
     assert driver.wake_wall == 1100
@@ -420,7 +420,7 @@ def test_early_results_come_by_processing_time_only_where_something_changed() ->
     assert driver.state is None
 
 
-def test_a_window_is_told_as_final_although_its_last_early_result_had_all_rows() -> None:
+def test_a_window_is_emitted_as_final_although_its_last_early_result_had_all_rows() -> None:
     driver = Driver(TimeWindows("at", Aligned(10, 10), VALUES, Triggers(early_events=2)))
     assert driver.epoch(rows_at(1, 2, 3, 4)) == [
         (RESULT, (0, 10, 0, False, [0, 1])),
@@ -444,7 +444,7 @@ def test_sessions_that_join_count_their_rows_together() -> None:
     assert driver.epoch(rows_at(4, first=2)) == [(RESULT, (0, 13, 0, False, [0, 1, 2]))]
 
 
-def test_a_session_that_opened_again_is_told_as_final_again_after_an_early_result() -> None:
+def test_a_session_that_opened_again_is_emitted_as_final_again_after_an_early_result() -> None:
     driver = Driver(TimeWindows("at", Sessions(5), VALUES, Triggers(allowed=50, early_events=2)))
     driver.epoch(rows_at(0, 8))
     assert driver.epoch(now=6) == [(RESULT, (0, 5, 0, True, [0]))]
@@ -452,7 +452,7 @@ def test_a_session_that_opened_again_is_told_as_final_again_after_an_early_resul
     assert driver.epoch(now=13) == [(RESULT, (0, 13, 2, True, [0, 1, 2]))]
 
 
-def test_revisions_are_there_only_where_a_window_may_be_told_again() -> None:
+def test_revisions_are_there_only_if_a_window_may_be_emitted_again() -> None:
     plain = TimeWindows("at", Aligned(10, 10), VALUES)
     early = TimeWindows("at", Aligned(10, 10), VALUES, Triggers(early_events=3))
     assert plain.sides[RESULT].columns == "window_start TIMESTAMP, window_end TIMESTAMP, v ARRAY<BIGINT>"
@@ -461,12 +461,12 @@ def test_revisions_are_there_only_where_a_window_may_be_told_again() -> None:
     )
 
 
-def test_the_clock_moves_windows_only_where_it_asks_for_early_results() -> None:
+def test_the_clock_moves_windows_only_if_it_asks_for_early_results() -> None:
     assert TimeWindows("at", Aligned(10, 10), VALUES, Triggers(early_events=3, allowed=5)).time is Time.EVENT
     assert TimeWindows("at", Aligned(10, 10), VALUES, Triggers(early_every=4)).time is Time.BOTH
 
 
-def test_a_trigger_may_be_taken_away_while_what_it_told_is_open() -> None:
+def test_a_trigger_may_be_removed_while_its_early_results_are_open() -> None:
     quiet = whole(lambda key, rows: [(len(rows),)] if len(rows) < 3 else [])
     told = TimeWindows("at", Aligned(10, 10), quiet, Triggers(early_events=1))
     driver = Driver(told)
@@ -509,7 +509,7 @@ def test_a_whole_window_function_sees_rows_of_one_time_by_their_place_whatever_e
 
 
 @pytest.mark.parametrize("shape", [Aligned(10_000, 10_000), Sessions(10_000)])
-def test_rows_are_copied_only_where_a_result_is_told(shape: Aligned | Sessions) -> None:
+def test_rows_are_copied_only_if_a_result_is_emitted(shape: Aligned | Sessions) -> None:
     copied = 0
 
     class Copies(Whole):

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from lockgate import Guarantee, Job, MemorySink, MemorySource, stream, windows
 from lockgate.dataflow.windows import TimeWindow
+from lockgate.operators.aggregatefolds import History
 from lockgate.operators.contract import Clock, Values
 from lockgate.operators.evaluation import Aggregate, Folds
-from lockgate.operators.folds import History
 from lockgate.operators.windows import Aligned, Sessions, TimeWindows
 from support.runs import run_to_the_end
 

@@ -323,7 +323,7 @@ def test_a_max_lifts_nothing_where_a_sum_is_kept_beside_it(first: str, second: s
         (windows.until("x > 1"), "max", "k", 0),
     ],
 )
-def test_what_comes_twice_from_a_job_before_is_told_to_change_nothing(
+def test_what_comes_twice_from_a_job_before_is_reported_to_change_nothing(
     window: windows.Window, aggregate: str, key: str | None, lifts: int
 ) -> None:
     minutes = events().key_by("k").window(window).aggregate(x=f"{aggregate}(x)")
@@ -333,7 +333,7 @@ def test_what_comes_twice_from_a_job_before_is_told_to_change_nothing(
     assert all("keeps a max or min, and sink" in lift for lift in found.paths[0].lifts)
 
 
-def test_what_idempotence_lifts_is_told() -> None:
+def test_what_idempotence_lifts_is_shown() -> None:
     result = events().key_by("k").window(windows.tumbling("1 minute")).aggregate(x="max(x)")
     found = planned(result, AnySink(Delivery.IDEMPOTENT), mode=Mode.REAL_TIME)
     assert found.reached is Guarantee.END_TO_END_EXACTLY_ONCE
@@ -355,7 +355,7 @@ def test_tracking_by_acknowledgement_caps_state_and_idempotent_sinks() -> None:
         assert (path.reached, path.caps[0].part) == (Guarantee.AT_LEAST_ONCE, "tracking by acknowledgement")
 
 
-def test_letters_are_no_state_and_do_not_hold_a_job_back_that_is_exactly_once_in_its_state() -> None:
+def test_dead_letters_are_no_state_and_do_not_hold_a_job_back_that_is_exactly_once_in_its_state() -> None:
     counted = events().key_by("k").rolling(n="count(*)").to("out", AnySink(Delivery.PLAIN))
     for delivery in Delivery:
         job = Job("j", counted, guarantee=Guarantee.EXACTLY_ONCE, dead_letters=AnySink(delivery))
@@ -363,7 +363,7 @@ def test_letters_are_no_state_and_do_not_hold_a_job_back_that_is_exactly_once_in
 
 
 @pytest.mark.parametrize("is_joined", [True, False], ids=["above a join", "above a transform"])
-def test_letters_of_events_that_a_replay_fails_on_cannot_be_skipped_by_a_ledger(is_joined: bool) -> None:
+def test_dead_letters_of_events_that_a_replay_fails_on_cannot_be_skipped_by_a_ledger(is_joined: bool) -> None:
     """In the replay the state lacks the event, and the ledger says that its letter is written: it would be lost."""
     chance = events("left").select("k", "at", x="if(rand() < 0.5, raise_error('no'), x)")
     right = stream("right", AnySource("replayable")).select("k", y="x", then="at").event_time("then", lateness="1s")
@@ -383,7 +383,7 @@ def test_letters_of_events_that_a_replay_fails_on_cannot_be_skipped_by_a_ledger(
     assert "test_derive.py:" in str(refusal.where)
 
 
-def test_letters_in_another_cluster_need_sql_that_fails_on_the_same_rows_again() -> None:
+def test_dead_letters_in_another_cluster_need_sql_that_fails_on_the_same_rows_again() -> None:
     def job(chance: str) -> Job:
         tried = events().select("k", "x", r=chance).select("k", y="if(r < 0.5, raise_error('no'), x)")
         return Job(
@@ -459,7 +459,7 @@ def test_a_job_reaches_no_more_than_it_is_run_with(delivery: Delivery) -> None:
     assert found.refusal() is None
 
 
-def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> None:
+def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_fix() -> None:
     source = events(kind="not replayable")
     found = plan(Job("job", source.to("out", AnySink()), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE))
     refusal = found.refusal()
@@ -469,7 +469,7 @@ def test_an_over_claim_is_planned_and_its_refusal_names_part_line_and_cure() -> 
     assert refusal.fix.endswith("or declare Guarantee.AT_MOST_ONCE")
 
 
-def test_an_over_claim_over_a_source_that_is_acknowledged_is_cured_by_a_log_in_front_of_it() -> None:
+def test_an_over_claim_over_an_acknowledged_source_is_fixed_by_a_log_in_front_of_it() -> None:
     table = AnySink(Delivery.IDEMPOTENT)
     refusal = plan(Job("job", events(kind="acknowledged").to("out", table), guarantee=Guarantee.EXACTLY_ONCE)).refusal()
     assert refusal is not None
@@ -513,19 +513,19 @@ class Kind(NamedTuple):
     inputs: int
     keeps_state: bool = False
     may_keep_state: bool = False
-    is_wild: bool = False
+    is_nondeterministic: bool = False
     is_idempotent: bool = False
 
 
 KINDS = {
     "select": Kind(inputs=1),
-    "wild select": Kind(inputs=1, is_wild=True),
+    "wild select": Kind(inputs=1, is_nondeterministic=True),
     "map": Kind(inputs=1),
-    "wild map": Kind(inputs=1, is_wild=True),
+    "wild map": Kind(inputs=1, is_nondeterministic=True),
     "transform": Kind(inputs=1, may_keep_state=True),
-    "wild transform": Kind(inputs=1, may_keep_state=True, is_wild=True),
+    "wild transform": Kind(inputs=1, may_keep_state=True, is_nondeterministic=True),
     "sum": Kind(inputs=1, keeps_state=True, may_keep_state=True),
-    "wild sum": Kind(inputs=1, keeps_state=True, may_keep_state=True, is_wild=True),
+    "wild sum": Kind(inputs=1, keeps_state=True, may_keep_state=True, is_nondeterministic=True),
     "max": Kind(inputs=1, keeps_state=True, may_keep_state=True, is_idempotent=True),
     "join": Kind(inputs=2, keeps_state=True, may_keep_state=True),
     "merge": Kind(inputs=2),
@@ -576,13 +576,13 @@ def worth(drawing: Drawing, source: int, kinds: list[str], delivery: Delivery) -
     if drawing.sources[source] == "acknowledged":
         allowed.append(Guarantee.AT_LEAST_ONCE)
     for index, part in enumerate(parts):
-        if part.may_keep_state and any(above.is_wild for above in parts[: index + 1]):
+        if part.may_keep_state and any(above.is_nondeterministic for above in parts[: index + 1]):
             allowed.append(Guarantee.AT_LEAST_ONCE)
         if part.may_keep_state and drawing.mode is Mode.REAL_TIME and not part.is_idempotent:
             allowed.append(Guarantee.AT_LEAST_ONCE)
     appears_once = {
         Delivery.PLAIN: False,
-        Delivery.IDEMPOTENT: not any(part.is_wild for part in parts),
+        Delivery.IDEMPOTENT: not any(part.is_nondeterministic for part in parts),
         Delivery.TRANSACTIONAL: drawing.mode is Mode.MICRO_BATCH,
     }
     if not appears_once[delivery]:
@@ -630,7 +630,7 @@ def as_node(step: Step, name: str, inputs: tuple[str, ...]) -> Node:
 
 def as_step(kind: str, inputs: tuple[Step, ...]) -> Step:
     given: dict[str, Any] = {"inputs": inputs, "origin": ORIGIN}
-    is_tame = not KINDS[kind].is_wild
+    is_tame = not KINDS[kind].is_nondeterministic
     if kind.endswith("select"):
         return Select(**given, columns=("k",), expressions={"x": "x + 1" if is_tame else "x + rand()"})
     if kind.endswith("map"):

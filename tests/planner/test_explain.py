@@ -66,7 +66,7 @@ def test_the_text_begins_with_mode_and_epoch(text: str) -> None:
     assert text.startswith("Job requests-per-ip, micro-batch, epochs of 500 milliseconds\n")
 
 
-def test_the_logical_graph_shows_each_step_in_the_authors_words(text: str) -> None:
+def test_the_logical_graph_shows_each_step_in_the_users_words(text: str) -> None:
     words = ["topic requests", "n > 1", "looks_odd", "event time: at", "lateness 90 seconds", "tumbling 1 minute by ip"]
     words += [
         "sum(n)",
@@ -91,7 +91,7 @@ def test_the_text_lists_tasks_execution_state_and_every_exchange_that_moves_rows
     assert "random, chosen by the planner: distributed over the 3 tasks asked for at test_explain.py:" in text
 
 
-def test_the_text_ends_with_the_guarantee_its_reasons_and_the_cures(text: str, planned: Plan) -> None:
+def test_the_text_ends_with_the_guarantee_its_reasons_and_the_fixes(text: str, planned: Plan) -> None:
     end = text[text.index("Guarantee declared") :].splitlines()
     assert end[:2] == ["Guarantee declared: at-most-once", "Guarantee reached:  at-most-once"]
     assert all(f"  {reason}" in end for reason in planned.reasons)
@@ -99,7 +99,7 @@ def test_the_text_ends_with_the_guarantee_its_reasons_and_the_cures(text: str, p
     assert len(end) == len(set(end)), "a cure is told once"
 
 
-def test_all_parts_that_limit_a_path_alike_are_told_each_with_its_cure() -> None:
+def test_all_parts_that_limit_a_path_alike_are_reported_each_with_its_fix() -> None:
     log = stream("log", KafkaSource(topic="requests", servers="k:9092", value="ip STRING, n INT, at TIMESTAMP"))
     window = log.event_time("at", lateness="1 minute").key_by("ip").window(windows.tumbling("1 minute"), name="w")
     newest = window.aggregate(newest="last(n)").to("out", KafkaSink(topic="out", servers="k:9092", key="ip"))

@@ -28,7 +28,7 @@ from lockgate import (
 from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import BadJob
 from lockgate.lab.prove.determinism import find_reasons
-from lockgate.planner.again import find_hindrances
+from lockgate.planner.replaysafety import find_hindrances
 
 EXACT, ONCE, LEAST = Guarantee.END_TO_END_EXACTLY_ONCE, Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
 MARKS = ("is_partial", "missing", "why_missing")
@@ -86,7 +86,7 @@ def test_without_state_a_repeated_epoch_is_harmless_to_a_transaction(policy: Par
     assert planned(scored(partial=policy), UPSERT, dead_letters=letters).reached is EXACT
 
 
-def test_above_state_it_caps_at_at_least_once_with_the_reason_and_the_cure() -> None:
+def test_above_state_it_caps_at_at_least_once_with_the_reason_and_the_fix() -> None:
     timed = scored().event_time("at", lateness="1 second").key_by("id")
     result = planned(timed.window(windows.tumbling("1 minute")).aggregate(n="count(*)"))
     assert result.reached is LEAST
@@ -119,7 +119,7 @@ def test_an_upsert_is_committed_with_the_ledger_so_other_scores_do_no_harm(resul
     assert "nothing of the first try is committed then" in path.lifts[0]
 
 
-def test_letters_need_a_sink() -> None:
+def test_dead_letters_need_a_sink() -> None:
     with pytest.raises(BadJob) as refused:
         planned(scored(partial=Partial.DEAD_LETTER))
     assert "dead_letters=" in refused.value.fix
@@ -190,7 +190,7 @@ def test_a_fan_out_behind_more_ways_than_atoms_is_planned_at_once() -> None:
     assert plan_outputs(scored(rows))
 
 
-def test_letters_are_no_pass_of_their_own() -> None:
+def test_dead_letters_are_no_pass_of_their_own() -> None:
     made = planned(scored(partial=Partial.DEAD_LETTER), dead_letters=KafkaSink(topic="letters", servers="k:9092"))
     assert made.reached is EXACT
 
@@ -210,7 +210,7 @@ def test_late_events_of_a_native_window_do_not_pass_it() -> None:
         plan(Job("fraud", counts.to("n", ConsoleSink()), late.to("late", FileSink(path="x")), guarantee=LEAST))
 
 
-def test_event_time_is_told_behind_it() -> None:
+def test_event_time_is_declared_after_it() -> None:
     timed = payments().event_time("at", lateness="1 second")
     with pytest.raises(BadJob, match="time"):
         planned(scored(timed).window(windows.tumbling("1 minute")).aggregate(n="count(*)"))
@@ -221,6 +221,6 @@ def test_a_proof_knows_that_it_has_no_single_answer() -> None:
     assert any("has a deadline, so its results depend on the clock" in reason for reason in reasons)
 
 
-def test_a_letter_of_it_may_be_sent_back() -> None:
+def test_a_dead_letter_of_it_may_be_sent_back() -> None:
     job = planned(scored(partial=Partial.DEAD_LETTER), dead_letters=KafkaSink(topic="letters", servers="k:9092"))
     assert find_hindrances(job.logical, step="fan_out", source="payments", is_child=False) == ()

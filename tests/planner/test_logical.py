@@ -96,7 +96,7 @@ def test_steps_stand_behind_those_that_feed_them_and_have_names() -> None:
     ]
 
 
-def test_a_name_made_up_by_the_planner_makes_way_for_the_authors() -> None:
+def test_a_name_from_the_planner_yields_to_the_name_from_the_user() -> None:
     source = stream("where", MemorySource([], value=VALUE))
     assert last(source.where("true")).name == "where-2"
 
@@ -190,7 +190,7 @@ def test_two_lists_of_servers_with_one_in_common_name_the_same_topic() -> None:
         lambda: timed().window(MINUTE).aggregate(n="sum(amount)").event_time("window_end", lateness="0 seconds"),
     ],
 )
-def test_event_time_is_told_once_on_a_way_because_spark_keeps_one_watermark(make: Callable[[], Stream]) -> None:
+def test_event_time_is_declared_once_on_a_path_because_spark_keeps_one_watermark(make: Callable[[], Stream]) -> None:
     refused = refusal(make)
     assert refused.what == "event time is declared twice on one way, and Spark keeps one watermark for it"
     assert "declared first at test_logical.py:" in refused.where
@@ -356,7 +356,7 @@ def test_hidden_columns_can_be_named_but_are_not_in_sight() -> None:
     assert "_key" in chosen.flow.hidden
 
 
-def test_a_hidden_column_reaches_a_sink_only_where_a_select_names_it() -> None:
+def test_a_hidden_column_reaches_a_sink_only_if_a_select_names_it() -> None:
     refused = refusal(lambda: from_kafka().to("out", KafkaSink(topic="t", servers="k:1", key="_key")))
     assert refused.what == "column '_key' is hidden: a sink gets it only if a select names it"
     assert refused.fix == ".select('ip', 'amount', 'at', 'user', '_key') before the sink"
@@ -462,7 +462,7 @@ def test_streams_with_different_columns_cannot_be_merged() -> None:
         ),
     ],
 )
-def test_time_that_is_missing_or_told_twice_is_refused(make: Callable[[], Stream], what: str, fix: str) -> None:
+def test_time_that_is_missing_or_declared_twice_is_refused(make: Callable[[], Stream], what: str, fix: str) -> None:
     refused = refusal(make)
     assert what in refused.what
     assert fix in refused.fix
@@ -523,7 +523,7 @@ def test_late_events_have_their_own_columns_and_the_window_they_missed() -> None
 
 
 @pytest.mark.parametrize("late", [Late.DROP, Late.LOG])
-def test_late_events_are_there_only_where_they_are_declared(late: Late) -> None:
+def test_late_events_are_there_only_if_they_are_declared(late: Late) -> None:
     window = orders().event_time("at", lateness="1 second", late=late).window(MINUTE)
     refused = refusal(lambda: window.aggregate(n="count(*)").late)
     assert refused.what == f"late events are asked for, but late=Late.{late.name} for them"
@@ -553,7 +553,7 @@ def test_a_window_of_the_same_columns_as_those_of_late_events_is_refused() -> No
     assert "the column 'window_end' of the window they missed" in refused.what
 
 
-def test_a_join_cannot_be_told_what_becomes_of_late_events() -> None:
+def test_a_join_takes_no_option_for_late_events() -> None:
     left = orders().select("ip", "at").event_time("at", lateness="0 seconds", late=Late.LOG)
     right = stream("more", MemorySource([], value="ip STRING, then TIMESTAMP")).event_time("then", lateness="0 seconds")
     refused = refusal(lambda: left.join(right, on="ip", within="1 minute"))
@@ -580,7 +580,7 @@ def test_processing_time_is_a_hidden_column() -> None:
 # What contradicts itself
 
 
-def test_letters_have_a_way_of_their_own_from_every_step_that_may_reject() -> None:
+def test_dead_letters_have_a_way_of_their_own_from_every_step_that_may_reject() -> None:
     graph = graph_of(orders().where("amount > 1").map(str, schema="a STRING"), dead_letters=MemorySink())
     letters = graph.node("dead_letters")
     assert letters.inputs == ("orders", "map")

@@ -96,7 +96,7 @@ def test_both_sides_of_a_join_travel_by_its_columns() -> None:
         (exchange.random(), "random", str(STATE_PARTITIONS)),
     ],
 )
-def test_the_author_may_impose_an_exchange(imposed: exchange.Exchange, text: str, tasks: str) -> None:
+def test_the_user_may_impose_an_exchange(imposed: exchange.Exchange, text: str, tasks: str) -> None:
     graph = physical(orders().exchange(imposed).where("amount > 1"))
     assert edges(graph)["orders", "exchange"] == (text, "author")
     assert graph.step("exchange").tasks == graph.step("where").tasks == graph.step("out").tasks == tasks
@@ -207,7 +207,7 @@ def test_two_steps_with_state_that_ask_for_different_numbers_of_tasks_are_refuse
 
 
 @pytest.mark.parametrize("imposed", [exchange.forward(), exchange.by_key("amount")])
-def test_an_exchange_that_would_keep_the_rows_of_a_key_apart_is_refused(imposed: exchange.Exchange) -> None:
+def test_an_exchange_that_would_separate_the_rows_of_a_key_is_refused(imposed: exchange.Exchange) -> None:
     with pytest.raises(BadJob) as refused:
         physical(orders().exchange(imposed).key_by("ip").rolling(n="count(*)"))
     assert (

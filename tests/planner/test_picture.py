@@ -267,7 +267,7 @@ def test_long_text_is_cut_with_an_ellipsis_and_kept_whole_as_a_tooltip() -> None
     assert any(long in (title.text or "") for title in svg.iter(f"{SVG}title"))
 
 
-def test_wide_letters_take_two_columns() -> None:
+def test_wide_dead_letters_take_two_columns() -> None:
     rows = draw_text(Picture("", (Box("a", "注文"),), ())).split("\n")
     assert rows == ["┌──────┐", "│ 注文 │", "└──────┘"]
 

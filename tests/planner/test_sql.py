@@ -352,7 +352,7 @@ def test_what_a_repeated_event_may_change_is_not_taken_for_idempotent(sql: str) 
         ("count(*)", Fold(function="count", argument=None)),
     ],
 )
-def test_a_rolling_aggregate_is_a_fold_over_the_authors_own_expression(sql: str, fold: Fold) -> None:
+def test_a_rolling_aggregate_is_a_fold_over_the_users_own_expression(sql: str, fold: Fold) -> None:
     assert read_fold(sql) == fold
 
 

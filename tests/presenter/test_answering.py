@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.presenter.answering import Answering, Desk
+from lockgate.presenter.answering import Answering, AnswerSource
 from lockgate.presenter.answers import Answer
 from lockgate.presenter.figures import METRICS, Tally
 from lockgate.runtime.metrics.prometheus import page_of
@@ -37,7 +37,7 @@ def troubles() -> list[str]:
 
 @pytest.fixture
 def client(answers: dict[str, Answer], tally: Tally, troubles: list[str]) -> Iterator[http.client.HTTPConnection]:
-    desk = Desk(
+    source = AnswerSource(
         ask=answers.get,
         asked=tally.note_question,
         facts=tally.facts,
@@ -46,7 +46,7 @@ def client(answers: dict[str, Answer], tally: Tally, troubles: list[str]) -> Ite
     )
     listening = listen("0")
     port = listening.getsockname()[1]
-    answering = Answering(listening, desk)
+    answering = Answering(listening, source)
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         yield client
@@ -63,7 +63,7 @@ def ask(client: http.client.HTTPConnection, path: str) -> tuple[int, Any]:
     return response.status, json.loads(content) if is_json else content.decode()
 
 
-def test_the_newest_answer_is_told(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
+def test_the_newest_answer_is_served(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
     answers["t1"] = answer()
     status, told = ask(client, "/transactions/t1")
     assert status == 200
@@ -73,13 +73,13 @@ def test_the_newest_answer_is_told(client: http.client.HTTPConnection, answers: 
     assert (told["revision"], told["is_final"]) == (2, True)
 
 
-def test_an_id_may_have_any_letters(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
+def test_an_id_may_have_any_characters(client: http.client.HTTPConnection, answers: dict[str, Answer]) -> None:
     answers["a b/c"] = answer(id="a b/c")
     status, told = ask(client, "/transactions/a%20b%2Fc?why=curious")
     assert (status, told["id"]) == (200, "a b/c")
 
 
-def test_what_nobody_knows_is_not_found(client: http.client.HTTPConnection) -> None:
+def test_an_unknown_transaction_is_not_found(client: http.client.HTTPConnection) -> None:
     status, told = ask(client, "/transactions/t9")
     assert (status, told["id"]) == (404, "t9")
     assert "ask the result store" in told["reason"]
@@ -99,7 +99,7 @@ def test_questions_are_counted_by_what_was_known_and_timed(
     assert tally.facts()["question"]["count"] == 3
 
 
-def test_figures_and_health_are_told(client: http.client.HTTPConnection) -> None:
+def test_figures_and_health_are_served(client: http.client.HTTPConnection) -> None:
     assert ask(client, "/health") == (200, {"status": "working"})
     status, told = ask(client, "/figures")
     assert (status, told["transactions"]) == (200, 0)

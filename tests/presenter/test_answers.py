@@ -21,13 +21,13 @@ def get(answers: Answers, id: str, seconds: float = 0.0, *, is_under_way: bool =
     return answers.get(id, seconds=seconds, is_under_way=lambda _: is_under_way)
 
 
-def test_what_nobody_knows_is_not_found_when_the_time_is_over(answers: Answers) -> None:
+def test_an_unknown_transaction_is_not_found_when_the_time_is_over(answers: Answers) -> None:
     assert get(answers, "t9", 0.01) is None
     answers.put(answer(id="t9"))
     assert get(answers, "t9") is not None
 
 
-def test_what_may_be_coming_is_told_when_it_comes(answers: Answers) -> None:
+def test_what_may_be_coming_is_reported_when_it_comes(answers: Answers) -> None:
     later = threading.Timer(0.05, answers.put, [answer()])
     later.start()
     began = time.monotonic()
@@ -43,7 +43,7 @@ def test_what_is_under_way_is_waited_for_however_long_it_takes(answers: Answers)
     later.join()
 
 
-def test_what_comes_while_somebody_waits_is_waited_for_from_then_on(answers: Answers) -> None:
+def test_what_arrives_during_a_wait_is_waited_for_from_then_on(answers: Answers) -> None:
     came = time.monotonic() + 0.05
     later = threading.Timer(0.2, answers.put, [answer()])
     later.start()

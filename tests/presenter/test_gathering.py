@@ -328,7 +328,9 @@ def test_transactions_are_forgotten_after_a_while_and_counted_by_what_they_lacke
     assert score(gathering, "velocity", 106.0, id="partial") is None, "nobody remembers what it belongs to"
 
 
-def test_no_more_are_held_than_may_be_and_who_makes_room_is_answered_before(gathering: Gathering, tally: Tally) -> None:
+def test_no_more_transactions_are_held_than_allowed_and_the_removed_one_is_answered_first(
+    gathering: Gathering, tally: Tally
+) -> None:
     for number in range(250):
         gathering.add_transaction(str(number), arrived=100.0, now=100.0)
     assert len(gathering) == 100
@@ -470,7 +472,7 @@ def test_every_figure_is_declared_with_its_labels(gathering: Gathering, tally: T
     assert tally.facts()["score_seen"]["amount"]["count"] == 1
 
 
-def test_figures_are_told_while_another_thread_counts(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_served_while_another_thread_counts(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = (tally.repeated, tally.unreadable, tally.forgotten)
 
     def figure(name: str, value: float, labels: tuple[str, ...] = ()) -> Figure:

@@ -152,7 +152,7 @@ def test_a_record_that_cannot_be_read_is_counted_and_ends_nothing(value: bytes |
     assert answer.scores == {"amount": 0.5, "place": 0.25}
 
 
-def test_who_asks_before_the_record_is_there_is_answered_at_its_deadline() -> None:
+def test_a_question_before_the_record_arrives_is_answered_at_its_deadline() -> None:
     presenter = presenter_at(time.time)
     found: list[Answer | None] = []
     asking = threading.Thread(target=lambda: found.append(presenter.ask("t1")))
@@ -166,7 +166,7 @@ def test_who_asks_before_the_record_is_there_is_answered_at_its_deadline() -> No
     assert found[0].missing == ("amount", "place")
 
 
-def test_who_asks_for_what_has_come_waits_for_its_deadline_however_late_it_is() -> None:
+def test_a_question_about_a_transaction_that_arrived_waits_for_its_deadline_however_late_it_is() -> None:
     moment = Moment()
     presenter = presenter_at(moment, Limits(deadline=0.001, margin=0.0, behind=0.0))
     presenter.take("transactions", b'{"id": "t1"}', stamp=100.0)
@@ -268,7 +268,7 @@ def came(id: str, at: float = 100.0) -> Record:
     return Record("transactions", {"id": id}, (TIMESTAMP_LOG_APPEND_TIME, round(at * 1000)))
 
 
-def test_who_came_before_the_end_is_answered_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_before_the_end_is_answered_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = Moment()
     presenter = presenter_at(moment)
     kafka = Kafka([came(str(number)) for number in range(20)], moment, threading.Event())
@@ -279,7 +279,7 @@ def test_who_came_before_the_end_is_answered_at_the_end(monkeypatch: pytest.Monk
     assert (facts["missed_deadlines"], facts["unwritten"]) == (0, 0)
 
 
-def test_who_came_and_was_not_read_yet_is_answered_at_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_was_not_read_yet_is_answered_at_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
     moment, is_over = Moment(), threading.Event()
     presenter = presenter_at(moment)
     kafka = Kafka([came(str(number)) for number in range(5000)], moment, is_over)
@@ -344,7 +344,9 @@ def test_an_answer_that_cannot_be_written_is_a_missed_deadline_and_the_end(monke
     assert (presenter.tally.missed, presenter.tally.first.count) == (1, 1)
 
 
-def test_an_answer_that_the_client_does_not_take_is_told_with_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_the_client_does_not_take_is_reported_with_its_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     moment = Moment()
     kafka = Kafka([came("t1")], moment, threading.Event())
 

@@ -27,7 +27,7 @@ def archive(tmp_path: Path, name: str = "jars") -> ClassArchive:
     return ClassArchive("spark", (jars,))
 
 
-def test_without_an_archive_java_is_told_nothing(java: Java, tmp_path: Path) -> None:
+def test_without_an_archive_java_gets_no_option(java: Java, tmp_path: Path) -> None:
     assert archive(tmp_path).options(java) == []
 
 
@@ -80,7 +80,7 @@ def test_the_archive_of_an_environment_that_is_gone_is_removed(java: Java, tmp_p
 
 
 @pytest.mark.parametrize("change", ["newer", "longer", "one more"])
-def test_an_environment_made_anew_at_the_old_path_has_an_archive_of_its_own(
+def test_an_environment_re_created_at_the_old_path_has_an_archive_of_its_own(
     java: Java, tmp_path: Path, change: str
 ) -> None:
     one = archive(tmp_path)

@@ -82,7 +82,7 @@ def test_what_is_not_expected_is_not_kept(fetches: list[str], cache: Path, expec
     assert not list(cache.glob("jars/.fetching-*"))
 
 
-def test_a_changed_jar_is_refused_with_its_name_and_the_cure(fetches: list[str]) -> None:
+def test_a_changed_jar_is_refused_with_its_name_and_the_fix(fetches: list[str]) -> None:
     wanted = some_set(DIGESTS)
     changed = wanted.jars()[1]
     changed.write_bytes(b"evil")
@@ -214,7 +214,7 @@ def test_the_cache_is_found_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.system
 @pytest.mark.process
-def test_an_empty_cache_without_a_network_is_refused_in_time_with_the_cure(cache: Path, tmp_path: Path) -> None:
+def test_an_empty_cache_without_a_network_is_refused_in_time_with_the_fix(cache: Path, tmp_path: Path) -> None:
     nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=1" for scheme in ("http", "https"))
     environ = {"JAVA_TOOL_OPTIONS": f"{nowhere} -Duser.home={tmp_path}"}
     done = run(*LOCKGATE, "jars", cwd=tmp_path, environ=environ)

@@ -13,7 +13,7 @@ import pytest
 
 from lockgate import FileSource, Guarantee, Job, MemorySink, StatefulFunction, Stream, acks, stream, value
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.connectors.files.system import LocalSystem
+from lockgate.connectors.files.filesystem import LocalSystem
 from lockgate.connectors.rejects import Rejection
 from lockgate.connectors.returned import FOLDER
 from lockgate.dataflow.tracking import Acks
@@ -87,7 +87,7 @@ def test_what_came_back_is_removed_when_the_epoch_that_must_have_read_it_is_comm
     assert lines_in(tmp_path, FOLDER) == []
 
 
-def test_letters_that_were_sent_back_are_left_where_they_are(tmp_path: Path) -> None:
+def test_dead_letters_that_were_sent_back_are_left_where_they_are(tmp_path: Path) -> None:
     LocalSystem(tmp_path).publish(f"{FOLDER}/letter-1.json", b"{}\n")
     acker = acker_at(tmp_path, {0, 1, 2})
     acker.begin(0, is_endless=True)
@@ -247,7 +247,7 @@ def test_an_event_that_fails_is_tried_again_alone(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
+def test_an_event_that_fails_at_every_attempt_is_a_dead_letter(place: Path) -> None:
     put_events(place, ("a", 1), ("bad", 2))
     sink, letters = MemorySink(), MemorySink()
     run_to_the_end(job_of(events(place).map(noting(place, fail_always), schema=VALUE), sink, letters), place)
@@ -260,7 +260,7 @@ def test_an_event_that_fails_at_every_attempt_is_a_letter(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_letter_then(place: Path) -> None:
+def test_an_event_that_sql_fails_on_is_tried_again_and_is_a_dead_letter_then(place: Path) -> None:
     put_events(place, ("a", 1), ("bad", 0), ("c", 2))
     sink, letters = MemorySink(), MemorySink()
     run_to_the_end(job_of(events(place).where("10 / v > 1").select("k", each="10 div v"), sink, letters), place)
@@ -325,7 +325,7 @@ def test_functions_that_hang_are_cut_off_with_and_without_state(place: Path) -> 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_running_job_goes_on_beside_events_that_wait_and_the_next_run_has_them(place: Path) -> None:
+def test_a_running_job_continues_beside_events_that_wait_and_the_next_run_has_them(place: Path) -> None:
     def until_mended(row: Any, times: int) -> Any:
         if row.k == "bad" and not mended.exists():
             raise OSError("not mended")

@@ -38,8 +38,8 @@ from lockgate.errors import Failed, FunctionFailed, Refused, TooManyLetters
 from lockgate.guarantees import Delivery
 from lockgate.lab.services.spark import SparkCluster
 from lockgate.planner.plan import plan
+from lockgate.runtime.atmostonce import RESTARTS, AtMostOnceRestarts, as_forgotten, forget
 from lockgate.runtime.epochs import EpochWriter
-from lockgate.runtime.forgetting import RESTARTS, Forgetting, as_forgotten, forget
 from lockgate.runtime.progress import Watcher
 from lockgate.spark.session import is_local
 from lockgate.spark.tagging import CompiledOutput
@@ -106,39 +106,39 @@ def planned(source: Source) -> Any:
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_run_goes_on_where_no_source_would_repeat_a_row(source: Source, can_go_on: bool) -> None:
+def test_a_run_continues_if_no_source_would_repeat_a_row(source: Source, can_go_on: bool) -> None:
     assert forget(planned(source), until_caught_up=False).can_go_on is can_go_on
     assert not forget(planned(source), until_caught_up=True).can_go_on
 
 
 def test_failures_in_a_row_are_counted_from_the_last_event_on() -> None:
-    forgetting = Forgetting(can_go_on=True)
-    assert all(forgetting.count_failure(5) for _ in range(RESTARTS))
-    assert not forgetting.count_failure(5)
-    assert forgetting.count_failure(6)
-    assert not Forgetting(can_go_on=True).count_failure(0), "nothing was processed yet"
-    assert not Forgetting(can_go_on=False).count_failure(5)
+    at_most_once = AtMostOnceRestarts(can_go_on=True)
+    assert all(at_most_once.count_failure(5) for _ in range(RESTARTS))
+    assert not at_most_once.count_failure(5)
+    assert at_most_once.count_failure(6)
+    assert not AtMostOnceRestarts(can_go_on=True).count_failure(0), "nothing was processed yet"
+    assert not AtMostOnceRestarts(can_go_on=False).count_failure(5)
 
 
 def test_pauses_begin_with_none_and_grow_up_to_a_limit() -> None:
-    forgetting = Forgetting(can_go_on=True)
+    at_most_once = AtMostOnceRestarts(can_go_on=True)
     pauses = []
     for _ in range(RESTARTS):
-        forgetting.count_failure(1)
-        pauses.append(forgetting.pause_seconds)
+        at_most_once.count_failure(1)
+        pauses.append(at_most_once.pause_seconds)
     assert pauses[0] == 0
     assert pauses == sorted(pauses)
     assert pauses[-1] == pauses[-2] == 8
 
 
 def test_a_fresh_checkpoint_takes_the_place_of_the_one_before() -> None:
-    forgetting = Forgetting(can_go_on=True)
-    first = forgetting.begin()
-    second = forgetting.begin()
+    at_most_once = AtMostOnceRestarts(can_go_on=True)
+    first = at_most_once.begin()
+    second = at_most_once.begin()
     assert first != second
     assert second.is_dir()
     assert not first.exists()
-    forgetting.close()
+    at_most_once.close()
     assert not second.exists()
 
 
@@ -175,7 +175,7 @@ def test_a_sink_never_meets_the_number_of_an_epoch_again() -> None:
     for epochs in ((0, 1, 2), (0,), (), (0, 1)):
         for epoch in epochs:
             writer.write(cast("Any", None), epoch)
-        writer.begin_anew()
+        writer.reset()
     assert sink.numbers == [0, 1, 2, 3, 4, 5]
 
 
@@ -187,7 +187,7 @@ def test_reports_of_a_fresh_checkpoint_are_not_missed() -> None:
     watcher = Watcher()
     for epoch in range(5):
         watcher.take(report(epoch, epoch))
-    watcher.begin_anew()
+    watcher.reset()
     assert watcher.has_missed(report(1, 7))
     assert [watcher.take(report(epoch, 6 + epoch)) for epoch in (0, 1)][-1]
     assert watcher.events_total == 70
@@ -212,7 +212,7 @@ def run_that_failed(start: Callable[[], Any]) -> Run:
         _query=cast("Any", failed),
         _writer=EpochWriter(spark=cast("Any", NO_SPARK), outputs=()),
         _start=start,
-        _forgetting=Forgetting(can_go_on=True),
+        _at_most_once=AtMostOnceRestarts(can_go_on=True),
         _has_end=False,
         _ends_in_silence=False,
         _dropped=lambda: 0,
@@ -222,7 +222,7 @@ def run_that_failed(start: Callable[[], Any]) -> Run:
 
 
 def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Forgetting, "pause_seconds", 0.0)
+    monkeypatch.setattr(AtMostOnceRestarts, "pause_seconds", 0.0)
     begun = SimpleNamespace(exception=lambda: None, lastProgress=None, isActive=True, runId="2")
     answers = iter([OSError("no disk"), OSError("no disk"), begun])
 
@@ -237,10 +237,10 @@ def test_a_new_beginning_that_fails_is_one_more_failure_in_a_row(monkeypatch: py
     assert run.is_running
     assert run.query_run == "2"
     assert next(answers, None) is None
-    run._forgetting.close()  # type: ignore[union-attr]
+    run._at_most_once.close()  # type: ignore[union-attr]
 
 
-def test_a_run_with_more_letters_than_it_may_have_does_not_go_on() -> None:
+def test_a_run_with_more_dead_letters_than_it_may_have_does_not_continue() -> None:
     run = run_that_failed(lambda: pytest.fail("it began anew"))
     run._writer.first_error = [TooManyLetters("101 events became dead letters", where="job 'job'", fix="mend them")]
     with pytest.raises(TooManyLetters, match="101 events"):
@@ -248,7 +248,7 @@ def test_a_run_with_more_letters_than_it_may_have_does_not_go_on() -> None:
 
 
 def test_new_beginnings_that_all_fail_end_the_run_with_the_last_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Forgetting, "pause_seconds", 0.0)
+    monkeypatch.setattr(AtMostOnceRestarts, "pause_seconds", 0.0)
     tries: list[int] = []
 
     def start() -> Any:
@@ -259,9 +259,9 @@ def test_new_beginnings_that_all_fail_end_the_run_with_the_last_cause(monkeypatc
     with pytest.raises(Failed, match=f"no disk, {RESTARTS}"):
         run.wait(timeout=60)
     assert len(tries) == RESTARTS
-    assert run._forgetting is not None
-    assert run._forgetting.place is not None
-    assert not run._forgetting.place.exists()
+    assert run._at_most_once is not None
+    assert run._at_most_once.place is not None
+    assert not run._at_most_once.place.exists()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def site(kafka: str, tmp_path: Path) -> Forgetful:
 
 
 @pytest.mark.system
-def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(site: Forgetful) -> None:
+def test_an_event_that_fails_costs_what_is_in_flight_and_the_run_continues_from_now(site: Forgetful) -> None:
     site.put_in(*range(50))
     with site.driver("--from", "earliest") as driver:
         driver.wait_for("rows", lambda: len(site.ids()) == 50)
@@ -347,7 +347,7 @@ def test_an_event_that_fails_costs_what_is_in_hand_and_the_run_goes_on_from_now(
 
 
 @pytest.mark.prove
-def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(site: Forgetful) -> None:
+def test_a_python_worker_that_is_killed_costs_what_is_in_flight_and_the_run_continues(site: Forgetful) -> None:
     with site.driver() as driver:
         before = site.feed_until_one_is_out(driver, first=1)  # it begins with what comes next, whenever that is
         site.put_in(*range(500, 510), -2, *range(510, 520))
@@ -365,7 +365,7 @@ def test_a_python_worker_that_is_killed_costs_what_is_in_hand_and_the_run_goes_o
 
 
 @pytest.mark.prove
-def test_an_executor_that_is_killed_costs_what_is_in_hand_and_the_run_goes_on(site: Forgetful) -> None:
+def test_an_executor_that_is_killed_costs_what_is_in_flight_and_the_run_continues(site: Forgetful) -> None:
     with (
         SparkCluster(site.place / "cluster", workers=1) as cluster,
         site.driver("--master", cluster.master) as driver,
@@ -475,7 +475,7 @@ def test_files_would_be_read_from_the_beginning_again_so_the_run_ends(site: Forg
 
 
 @pytest.mark.prove
-def test_a_socket_is_called_again_and_goes_on_with_what_it_sends_then(site: Forgetful) -> None:
+def test_a_socket_is_called_again_and_continues_with_what_it_sends_then(site: Forgetful) -> None:
     with line_server() as server, replace(site, given={**site.given, "port": server.port}).driver() as driver:
         # The first caller only checks that the port is open.
         driver.wait_for("a caller", lambda: len(server.callers) == 2)

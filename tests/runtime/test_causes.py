@@ -37,7 +37,7 @@ Caused by: java.io.Full: No space left on device
         ("", "it did not say why"),
     ],
 )
-def test_the_line_that_says_what_happened_is_told(message: str, told: str) -> None:
+def test_the_line_that_says_what_happened_is_reported(message: str, told: str) -> None:
     assert first_cause(message) == told
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from lockgate import FileSource, Guarantee, Job, Run, SqliteSink, stream
 from lockgate.checkpoints.cleaning import remove_all
-from lockgate.checkpoints.goingback import later_files, refuse_lost_files
 from lockgate.checkpoints.history import look_at
+from lockgate.checkpoints.laterepochs import later_files, refuse_lost_files
 from lockgate.checkpoints.tree import LocalTree
-from lockgate.connectors.files.inbox import look_below
+from lockgate.connectors.files.listing import look_below
 from lockgate.connectors.files.source import BYTES_PER_ROW
 from lockgate.errors import Failed, Refused, SourceChanged
 from lockgate.runtime import sourcefiles
@@ -167,7 +167,7 @@ def test_an_epoch_that_is_replayed_must_find_its_files_as_they_were(
     assert copying.ids() == [1, 2, 3]
 
 
-def test_processed_files_are_archived_and_nobody_can_go_back_behind_them(copying: Copying) -> None:
+def test_processed_files_are_archived_and_no_rollback_goes_back_past_them(copying: Copying) -> None:
     archive = copying.place / "done"
     for turn in range(2):
         copying.put("x.json", [turn]).rename(copying.inbox / f"{turn}.json")

@@ -97,7 +97,7 @@ def make_job(made: dict[str, Stream], sinks: dict[str, MemorySink]) -> Job:
 
 
 @pytest.mark.slow
-def test_the_clock_moves_a_silent_stream_and_what_is_kept_goes_on_in_the_next_run(tmp_path: Path) -> None:
+def test_the_clock_moves_a_silent_stream_and_what_is_kept_continues_in_the_next_run(tmp_path: Path) -> None:
     sinks = {name: MemorySink() for name in TOGETHER}
     with live(make_job(make_steps(FIRST), sinks), tmp_path) as running:
         # Two rows were taken at once, and then none: what comes after them comes by the clock.
@@ -206,7 +206,7 @@ def test_the_time_of_a_job_goes_at_half_speed_until_the_clock_of_its_machine_has
     wait_for("the machine to catch up", lambda: clock.getTimeMillis() <= here.currentTimeMillis())
 
 
-def test_who_stops_a_query_ends_the_wait_of_its_clock(spark: SparkSession) -> None:
+def test_stopping_a_query_ends_the_wait_of_its_clock(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     clock, thread = job_clock(spark), jvm.java.lang.Thread.currentThread()
     thread.interrupt()

@@ -60,7 +60,9 @@ def job_of(ends: Stream, sink: MemorySink, **more: Any) -> Job:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tracking", [None, acks(max_attempts=3, backoff="1 second")], ids=["letters", "acks"])
-def test_an_event_that_kills_its_worker_is_a_letter_and_all_others_are_out(place: Path, tracking: Any) -> None:
+def test_an_event_that_kills_its_worker_is_a_dead_letter_and_all_others_are_committed(
+    place: Path, tracking: Any
+) -> None:
     sink, letters = MemorySink(), MemorySink()
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
     run_to_the_end(job_of(doubled, sink, dead_letters=letters, tracking=tracking), place)
@@ -85,7 +87,7 @@ def test_several_events_that_kill_the_worker_of_one_task_are_all_found(place: Pa
 
 @pytest.mark.slow
 def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockgate.runtime.patience.CULPRITS_MAX", 1)
+    monkeypatch.setattr("lockgate.runtime.restartpolicy.POISON_EVENTS_MAX", 1)
 
     def broken(row: Any) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -98,7 +100,7 @@ def test_code_that_every_event_kills_its_worker_with_ends_the_job(place: Path, m
     assert sink.rows == letters.rows == []
 
 
-def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
+def test_without_dead_letters_the_job_ends_and_names_the_event(place: Path) -> None:
     doubled = events(place).map(die_at(23), schema="k STRING, twice INT")
     with pytest.raises(FunctionFailed) as caught:
         run_to_the_end(job_of(doubled, MemorySink()), place)
@@ -107,7 +109,7 @@ def test_without_letters_the_job_ends_and_names_the_event(place: Path) -> None:
     assert Path(__file__).name in caught.value.where
 
 
-def test_a_worker_that_was_killed_once_by_somebody_else_costs_no_event(place: Path) -> None:
+def test_a_worker_that_was_killed_once_from_outside_costs_no_event(place: Path) -> None:
     been_here = place / "been-here"
 
     def double(row: Any) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def test_a_worker_that_was_killed_once_by_somebody_else_costs_no_event(place: Pa
     assert letters.rows == []
 
 
-def test_workers_that_die_with_something_else_each_time_end_the_job_and_nobody_is_blamed(place: Path) -> None:
+def test_workers_that_die_with_another_event_each_time_end_the_job_and_no_event_is_blamed(place: Path) -> None:
     deaths = place / "deaths"
     deaths.mkdir()
 

@@ -36,8 +36,8 @@ from lockgate.connectors.kafka.topics import create_topics
 from lockgate.dataflow.endpoints import Sink
 from lockgate.errors import Refused
 from lockgate.lab.services.stack import Stack
-from lockgate.runtime.deadletters import Letter, LetterDesk, Standing
-from lockgate.runtime.letterrows import COLUMNS
+from lockgate.runtime.deadletterrows import COLUMNS
+from lockgate.runtime.deadletters import DeadLetterStore, Letter, Standing
 from support.files import put
 from support.records import producing, read_json, send
 from support.runs import run_to_the_end
@@ -93,8 +93,8 @@ class Halving:
     def run(self, job: Job) -> None:
         run_to_the_end(job, self.place, checkpoint=self.checkpoint)
 
-    def desk(self, job: Job) -> LetterDesk:
-        return LetterDesk(job, checkpoint=self.checkpoint)
+    def store(self, job: Job) -> DeadLetterStore:
+        return DeadLetterStore(job, checkpoint=self.checkpoint)
 
     def rows(self, table: str = "halves") -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.place / "results.db")) as connection:
@@ -140,7 +140,7 @@ SYSTEM = pytest.mark.system
         pytest.param("kafka", marks=SYSTEM),
     ],
 )
-def test_letters_are_read_back_from_every_sink_as_they_were_written(
+def test_dead_letters_are_read_back_from_every_sink_as_they_were_written(
     kind: str, guarantee: Guarantee, halving: Halving, request: pytest.FixtureRequest
 ) -> None:
     job = halving.job(dead_letters=sink_of(kind, halving.place, request), guarantee=guarantee)
@@ -148,12 +148,12 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
     halving.run(job)
     halving.put('{"k":"c","v":0}')
     halving.run(job)
-    desk = halving.desk(job)
+    store = halving.store(job)
     if kind == "partitioned" and guarantee is not EXACT:
         with pytest.raises(Refused, match="partitioned files"):
-            desk.letters()
+            store.letters()
         return
-    letters = desk.letters()
+    letters = store.letters()
     assert [(one.epoch, one.step) for one in letters[2:]] == [(1, "map")]
     assert sorted((one.epoch, one.step, one.value) for one in letters[:2]) == [
         (0, "in", GARBAGE),
@@ -162,11 +162,11 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
     for letter in letters:
         assert (letter.job, letter.source, letter.attempts, letter.key) == ("halves", "in", 1, None)
         assert (letter.child, letter.headers, letter.timestamp) == (None, (), None)
-        assert desk.standing(letter) is Standing.WAITING
-        assert desk.find([letter.id]) == [letter]
+        assert store.standing(letter) is Standing.WAITING
+        assert store.find([letter.id]) == [letter]
     assert letters[2].reason.startswith("ZeroDivisionError")
     # Another job's letters are not this one's.
-    other = halving.desk(Job("other", *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters))
+    other = halving.store(Job("other", *job.outputs, guarantee=guarantee, dead_letters=job.dead_letters))
     if kind in ("parquet", "json", "partitioned") and guarantee is EXACT:
         with pytest.raises(Refused, match="there are no manifests of job 'other'"):
             other.letters()
@@ -177,51 +177,51 @@ def test_letters_are_read_back_from_every_sink_as_they_were_written(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_mended_job_takes_each_letter_once(halving: Halving) -> None:
+def test_a_fixed_job_takes_each_dead_letter_once(halving: Halving) -> None:
     halving.put('{"k":"a","v":2}', '{"k":"b","v":0}', '{"k":"c","v":0}')
     halving.run(halving.job())
     fixed = halving.job(half_or_nothing)
-    desk = halving.desk(fixed)
-    first, second = desk.letters()
-    assert [one.is_sent for one in desk.send([first])] == [True]
+    store = halving.store(fixed)
+    first, second = store.letters()
+    assert [one.is_sent for one in store.send([first])] == [True]
     halving.run(fixed)
     keys = {letter.id: json.loads(letter.value or b"")["k"] for letter in (first, second)}
     assert halving.rows() == sorted([("a", 5), (keys[first.id], None)], key=repr)
-    desk = halving.desk(fixed)
-    assert [desk.standing(one) for one in desk.letters()] == [Standing.SENT, Standing.WAITING]
-    sendings = desk.send(desk.letters())
+    store = halving.store(fixed)
+    assert [store.standing(one) for one in store.letters()] == [Standing.SENT, Standing.WAITING]
+    sendings = store.send(store.letters())
     assert [(one.is_sent, one.told) for one in sendings] == [(False, "it was sent before"), (True, None)]
     halving.run(fixed)
     halving.run(fixed)
     assert halving.rows() == [("a", 5), ("b", None), ("c", None)]
-    assert [one.is_sent for one in desk.send(desk.letters())] == [False, False]
-    assert len(desk.letters()) == 2
+    assert [one.is_sent for one in store.send(store.letters())] == [False, False]
+    assert len(store.letters()) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_letter_that_fails_again_is_a_new_letter_with_one_more_attempt(halving: Halving) -> None:
+def test_a_dead_letter_that_fails_again_is_a_new_dead_letter_with_one_more_attempt(halving: Halving) -> None:
     halving.put('{"k":"b","v":0}', b"nonsense")
     job = halving.job()
     halving.run(job)
-    desk = halving.desk(job)
-    old = desk.letters()
-    assert all(one.is_sent for one in desk.send(old))
+    store = halving.store(job)
+    old = store.letters()
+    assert all(one.is_sent for one in store.send(old))
     halving.run(job)
-    desk = halving.desk(job)
-    new = [letter for letter in desk.letters() if letter not in old]
+    store = halving.store(job)
+    new = [letter for letter in store.letters() if letter not in old]
     assert sorted((one.attempts, one.step, one.value) for one in new) == [
         (2, "in", b"nonsense"),
         (2, "map", b'{"k":"b","v":0}'),
     ]
     # At the same place in the source, so that they can be told to be of the same events.
     assert {one.place for one in new} == {one.place for one in old}
-    assert [one.is_sent for one in desk.send([*old, *new])] == [False, False, True, True]
+    assert [one.is_sent for one in store.send([*old, *new])] == [False, False, True, True]
     fixed = halving.job(half_or_nothing)
     halving.run(fixed)
     assert halving.rows() == [("b", None)]
-    assert [one.attempts for one in halving.desk(fixed).letters()] == [1, 1, 2, 2, 3]
+    assert [one.attempts for one in halving.store(fixed).letters()] == [1, 1, 2, 2, 3]
 
 
 class Total(StatefulFunction):
@@ -241,7 +241,7 @@ class Total(StatefulFunction):
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(halving: Halving) -> None:
+def test_state_has_a_dead_letter_once_that_is_sent_back_to_its_own_step(halving: Halving) -> None:
     def job(least: int) -> Job:
         total = Total()
         total.least = least
@@ -250,10 +250,10 @@ def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(halving: Halv
         return Job("totals", sums, guarantee=EXACT, dead_letters=halving.table("letters"))
 
     halving.run(job(0))
-    desk = halving.desk(job(-9))
-    (letter,) = desk.letters()
+    store = halving.store(job(-9))
+    (letter,) = store.letters()
     assert (letter.step, json.loads(letter.value or b"")) == ("totals", {"k": "a", "v": -5})
-    assert [one.is_sent for one in desk.send([letter])] == [True]
+    assert [one.is_sent for one in store.send([letter])] == [True]
     halving.run(job(-9))
     assert halving.rows() == [("a", 1), ("a", 16), ("a", 21)]
 
@@ -262,12 +262,14 @@ def test_state_has_a_letter_once_that_is_sent_back_to_its_own_step(halving: Halv
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("guarantee", [EXACT, Guarantee.AT_LEAST_ONCE], ids=lambda one: one.name.lower())
-def test_what_has_the_event_already_hinders_by_what_is_declared(guarantee: Guarantee, halving: Halving) -> None:
+def test_a_step_or_output_that_has_the_event_already_prevents_a_replay_by_its_declaration(
+    guarantee: Guarantee, halving: Halving
+) -> None:
     halving.put('{"k":"a","v":2}', '{"k":"b","v":0}')
     halving.run(halving.job(beside=True, guarantee=guarantee))
     fixed = halving.job(half_or_nothing, beside=True, guarantee=guarantee)
-    desk = halving.desk(fixed)
-    (sending,) = desk.send(desk.letters())
+    store = halving.store(fixed)
+    (sending,) = store.send(store.letters())
     halving.run(fixed)
     assert sending.told is not None
     if guarantee is Guarantee.AT_LEAST_ONCE:
@@ -313,17 +315,17 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
 
     halving.run(job(lambda row: {**half(row), **beside(row)}))
     fixed = job(lambda row: {**half_or_nothing(row), **beside(row)})
-    desk = halving.desk(fixed)
-    letters = desk.letters()
+    store = halving.store(fixed)
+    letters = store.letters()
     assert sorted(json.loads(one.value or b"")["k"] for one in letters) == ["k0", "k10", "k20"]
     for letter in letters:
         number = int(json.loads(letter.value or b"")["k"][1:])
         assert (letter.key, letter.timestamp) == (b"\xff%d" % number, moment)
         assert letter.headers == (("trace", b"\xfe%d" % number), ("empty", b""))
     assert len({letter.place for letter in letters}) == 3
-    assert all(one.is_sent for one in desk.send(letters))
+    assert all(one.is_sent for one in store.send(letters))
     halving.run(fixed)
-    assert not any(one.is_sent for one in desk.send(desk.letters()))
+    assert not any(one.is_sent for one in store.send(store.letters()))
     halving.run(fixed)
     out = read_json(kafka, f"{name}-out")
     assert sorted(row["k"] for row in out) == sorted(f"k{number}" for number in range(30))
@@ -333,18 +335,18 @@ def test_a_record_of_kafka_comes_back_with_its_key_headers_and_time(kafka: str, 
         if letter is not None:
             assert (row["half"], row["offset"]) == (None, letter.at)
             assert (b64decode(row["record"]), b64decode(row["trace"])) == (letter.key, letter.headers[0][1])
-    assert len(halving.desk(fixed).letters()) == 3
+    assert len(halving.store(fixed).letters()) == 3
 
 
 @pytest.mark.system
-def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, halving: Halving) -> None:
+def test_what_is_open_aborted_or_no_dead_letter_is_not_read(kafka: str, halving: Halving) -> None:
     topic = f"letters-{uuid4().hex[:8]}"
     job = halving.job(dead_letters=KafkaSink(topic=topic, servers=kafka))
     with pytest.raises(Refused, match=f"topic '{topic}' does not exist") as refused:
-        halving.desk(job).letters()
+        halving.store(job).letters()
     assert "run the job once" in refused.value.fix
     create_topics(kafka, [topic], partitions=2, where="test")
-    assert halving.desk(job).letters() == []
+    assert halving.store(job).letters() == []
 
     with producing(kafka, transactional_id=topic) as producer:
 
@@ -366,9 +368,9 @@ def test_what_is_open_aborted_or_no_letter_is_not_read(kafka: str, halving: Halv
         producer.begin_transaction()
         send_letter("d10", 0)
         producer.flush()
-        assert [one.id for one in halving.desk(job).letters()] == ["a10", "a11", "c10", "c11"]
+        assert [one.id for one in halving.store(job).letters()] == ["a10", "a11", "c10", "c11"]
         producer.commit_transaction()
-    assert [one.id for one in halving.desk(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
+    assert [one.id for one in halving.store(job).letters()] == ["a10", "a11", "c10", "c11", "d10"]
 
 
 def letter(id: str = "0123456789abcdef", **changes: Any) -> Letter:
@@ -385,11 +387,11 @@ def begin(halving: Halving, *, commits: int = 1) -> None:
         (place / "commits" / str(number)).write_text("v1\n{}")
 
 
-def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halving) -> None:
+def test_a_dead_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halving) -> None:
     begin(halving)
     moment = datetime(2026, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
     sent = letter(key=b"\xff", headers=(("a", b"\x00"), ("b", None)), timestamp=moment, attempts=4)
-    assert halving.desk(halving.job()).send([sent])[0].is_sent
+    assert halving.store(halving.job()).send([sent])[0].is_sent
     (file,) = (Path(halving.checkpoint) / "returns").iterdir()
     assert file.name == "letter-0123456789abcdef.json"
     assert json.loads(file.read_text()) == {
@@ -402,13 +404,13 @@ def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halv
             "attempts": 4,
         },
     }
-    assert halving.desk(halving.job()).send([sent])[0].told == "it was sent before"
+    assert halving.store(halving.job()).send([sent])[0].told == "it was sent before"
 
 
 @pytest.mark.parametrize(
     ("changes", "standing", "told"),
     [
-        ({"life": "before"}, Standing.OTHER_LIFE, "it is from before a reset of the job"),
+        ({"life": "before"}, Standing.BEFORE_RESET, "it is from before a reset of the job"),
         ({"epoch": 1}, Standing.UNFINISHED, "epoch 1 is not over"),
         ({"source": None}, Standing.WAITING, "the event's place was lost"),
         ({"value": None}, Standing.WAITING, "it lacks the original event"),
@@ -417,12 +419,14 @@ def test_a_letter_is_put_beside_the_checkpoint_as_the_job_reads_it(halving: Halv
         ({"child": "0"}, Standing.WAITING, "the event was split into several rows"),
     ],
 )
-def test_letters_that_are_not_sent(changes: dict[str, Any], standing: Standing, told: str, halving: Halving) -> None:
+def test_dead_letters_that_are_not_sent(
+    changes: dict[str, Any], standing: Standing, told: str, halving: Halving
+) -> None:
     begin(halving)
-    desk = halving.desk(halving.job())
+    store = halving.store(halving.job())
     unsent = letter(**changes)
-    assert desk.standing(unsent) is standing
-    (sending,) = desk.send([unsent])
+    assert store.standing(unsent) is standing
+    (sending,) = store.send([unsent])
     assert not sending.is_sent
     assert told in (sending.told or "")
     assert not (Path(halving.checkpoint) / "returns").exists()
@@ -431,12 +435,12 @@ def test_letters_that_are_not_sent(changes: dict[str, Any], standing: Standing, 
 @pytest.mark.parametrize("guarantee", Guarantee)
 def test_only_a_job_that_may_repeat_sends_what_others_have(guarantee: Guarantee, halving: Halving) -> None:
     begin(halving)
-    desk = halving.desk(halving.job(beside=True, guarantee=guarantee))
+    store = halving.store(halving.job(beside=True, guarantee=guarantee))
     if guarantee is Guarantee.AT_MOST_ONCE:
         with pytest.raises(Refused, match="keeps no checkpoint"):
-            desk.send([letter()])
+            store.send([letter()])
         return
-    (sending,) = desk.send([letter()])
+    (sending,) = store.send([letter()])
     assert sending.is_sent is (guarantee is Guarantee.AT_LEAST_ONCE)
     assert (sending.told or "").startswith("output 'all' has the event already")
 
@@ -445,7 +449,7 @@ def test_what_had_the_event_when_it_failed_has_it_still_in_a_job_that_was_change
     begin(halving)
     hindered = letter(hindered="output 'gone' has the event already")
     exact = replace_guarantee(halving.job(), Guarantee.EXACTLY_ONCE)
-    (sending,) = halving.desk(exact).send([hindered])
+    (sending,) = halving.store(exact).send([hindered])
     assert not sending.is_sent
     assert "output 'gone' has the event already" in str(sending.told)
 
@@ -458,7 +462,7 @@ def replace_guarantee(job: Job, guarantee: Guarantee) -> Job:
 def test_an_id_that_is_none_names_no_file(halving: Halving) -> None:
     begin(halving)
     with pytest.raises(Refused, match="is not the id of a dead letter"):
-        halving.desk(halving.job()).send([letter("../../etc/x")])
+        halving.store(halving.job()).send([letter("../../etc/x")])
 
 
 HOSTILE: tuple[dict[str, Any], ...] = (
@@ -480,7 +484,7 @@ HOSTILE: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_records_of_others_hide_no_letter(halving: Halving, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_of_others_hide_no_dead_letter(halving: Halving, caplog: pytest.LogCaptureFixture) -> None:
     good = {name: one for name, one in vars(letter()).items() if name not in ("headers", "value")}
     columns = ", ".join(COLUMNS)
     with closing(sqlite3.connect(halving.place / "results.db")) as connection, connection:
@@ -489,21 +493,21 @@ def test_records_of_others_hide_no_letter(halving: Halving, caplog: pytest.LogCa
             row = {**good, "id": f"a{number}", **changes}
             marks = ", ".join("?" for _ in COLUMNS)
             connection.execute(f"INSERT INTO letters VALUES ({marks})", [row.get(name) for name in COLUMNS])
-    assert [one.id for one in halving.desk(halving.job()).letters()] == ["a0", f"a{len(HOSTILE) + 1}"]
+    assert [one.id for one in halving.store(halving.job()).letters()] == ["a0", f"a{len(HOSTILE) + 1}"]
     assert f"{len(HOSTILE)} records are not dead letters and are skipped" in caplog.text
 
 
 def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
     with pytest.raises(Refused, match="there is no checkpoint of the job"):
-        halving.desk(halving.job()).send([letter()])
+        halving.store(halving.job()).send([letter()])
     with pytest.raises(Refused, match="keeps no checkpoint"):
-        halving.desk(halving.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
+        halving.store(halving.job(guarantee=Guarantee.AT_MOST_ONCE)).send([letter()])
     with pytest.raises(Refused, match="is not on this machine's disk"):
-        LetterDesk(halving.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
-    assert halving.desk(halving.job()).standing(letter()) is Standing.UNKNOWN
+        DeadLetterStore(halving.job(), checkpoint="hdfs://name:9000/checkpoint").send([letter()])
+    assert halving.store(halving.job()).standing(letter()) is Standing.UNKNOWN
     plain = Job("halves", halving.events().to("out", MemorySink()), guarantee=EXACT)
     with pytest.raises(Refused, match="has no dead letters: an event that it cannot process stops it"):
-        halving.desk(plain)
+        halving.store(plain)
 
 
 @pytest.mark.parametrize(
@@ -520,18 +524,18 @@ def test_jobs_that_nothing_can_be_sent_back_to(halving: Halving) -> None:
     ],
     ids=repr,
 )
-def test_letters_that_cannot_be_read_back(sink: Sink, told: str, halving: Halving) -> None:
+def test_dead_letters_that_cannot_be_read_back(sink: Sink, told: str, halving: Halving) -> None:
     with pytest.raises(Refused, match=told) as refused:
-        halving.desk(halving.job(dead_letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
+        halving.store(halving.job(dead_letters=sink, guarantee=Guarantee.AT_LEAST_ONCE)).letters()
     assert refused.value.fix
 
 
-def test_a_table_that_is_not_one_of_letters(halving: Halving) -> None:
+def test_a_table_that_is_not_one_of_dead_letters(halving: Halving) -> None:
     with closing(sqlite3.connect(halving.place / "results.db")) as connection:
         connection.execute("CREATE TABLE other (id TEXT)")
     with pytest.raises(Refused, match="there is no table 'letters'"):
-        halving.desk(halving.job()).letters()
+        halving.store(halving.job()).letters()
     with pytest.raises(
         Refused, match=r"table 'other' has no column job, life, .* so it is not a table of dead letters"
     ):
-        halving.desk(halving.job(dead_letters=halving.table("other"))).letters()
+        halving.store(halving.job(dead_letters=halving.table("other"))).letters()

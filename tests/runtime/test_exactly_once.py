@@ -125,7 +125,7 @@ def once(ids: range) -> Counter[int]:
     return Counter(dict.fromkeys(ids, 1))
 
 
-def test_every_event_is_out_once_and_a_second_run_adds_nothing_but_what_is_new(site: Payments) -> None:
+def test_every_event_is_visible_once_and_a_second_run_adds_only_new_events(site: Payments) -> None:
     site.run()
     assert site.ids() == once(range(1000))
     assert site.entry().epoch == 2  # 1,000 events in epochs of 400
@@ -203,7 +203,7 @@ def test_rows_that_are_partitioned_alike_are_not_exchanged_and_rows_that_only_se
     assert site.ids(alike) == once(range(1040))
 
 
-def test_an_older_copy_of_the_checkpoint_stops_with_the_command_that_mends_it(site: Payments) -> None:
+def test_an_older_copy_of_the_checkpoint_stops_with_the_command_that_repairs_it(site: Payments) -> None:
     site.run()
     shutil.copytree(site.checkpoint, site.place / "older")
     site.pay(range(1000, 1500))
@@ -217,7 +217,7 @@ def test_an_older_copy_of_the_checkpoint_stops_with_the_command_that_mends_it(si
     assert site.ids() == once(range(1500))
 
 
-def test_another_checkpoint_under_the_same_name_is_refused_and_a_new_life_begins_again(site: Payments) -> None:
+def test_another_checkpoint_under_the_same_name_is_refused_and_a_reset_starts_over(site: Payments) -> None:
     site.run()
     with pytest.raises(LedgerMismatch, match="belongs to another checkpoint") as failure:
         site.run(checkpoint=str(site.place / "another"))
@@ -228,7 +228,7 @@ def test_another_checkpoint_under_the_same_name_is_refused_and_a_new_life_begins
     assert [place.name for place in site.checkpoint.parent.glob(f"{site.name}.before-*")]
 
 
-def test_a_lost_ledger_stops_and_is_not_made_anew_in_silence(site: Payments) -> None:
+def test_a_lost_ledger_stops_the_job_and_is_not_silently_re_created(site: Payments) -> None:
     site.run()
     delete_topic(site, ledger_topic(site.name))
     site.pay(range(1000, 1100))
@@ -237,7 +237,7 @@ def test_a_lost_ledger_stops_and_is_not_made_anew_in_silence(site: Payments) -> 
     assert site.ids() == once(range(1000))
 
 
-def test_a_ledger_that_is_too_old_stops_and_goes_on_when_it_is_set_right(site: Payments) -> None:
+def test_a_ledger_that_is_too_old_stops_and_continues_when_it_is_set_right(site: Payments) -> None:
     site.run()
     right = site.entry()
     older = replace(right, epoch=0, digest=Checkpoint(root=str(site.checkpoint)).digest(0))
@@ -250,7 +250,7 @@ def test_a_ledger_that_is_too_old_stops_and_goes_on_when_it_is_set_right(site: P
     assert site.ids() == once(range(1100))
 
 
-def test_a_deleted_topic_stops_and_the_job_goes_on_when_it_is_there_again_and_accepted(site: Payments) -> None:
+def test_a_deleted_topic_stops_and_the_job_continues_when_it_is_there_again_and_accepted(site: Payments) -> None:
     site.run()
     delete_topic(site, site.write)
     site.pay(range(1000, 1100))
@@ -304,7 +304,7 @@ def now() -> Any:
     return datetime.now(UTC)
 
 
-def test_an_epoch_that_outlives_its_transaction_twice_stops_and_names_the_cure(site: Payments) -> None:
+def test_an_epoch_that_outlives_its_transaction_twice_stops_and_names_the_fix(site: Payments) -> None:
     def linger(row: Any) -> Any:
         if row.id == 47_999:  # when other rows of its task are written already
             time.sleep(3)

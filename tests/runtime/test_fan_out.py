@@ -142,7 +142,7 @@ def test_an_event_is_as_old_as_it_is_when_its_epoch_is_written(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_event_that_must_be_whole_is_a_letter_in_the_commit_of_the_others(tmp_path: Path) -> None:
+def test_an_event_that_must_be_whole_is_a_dead_letter_in_the_commit_of_the_others(tmp_path: Path) -> None:
     def table(name: str) -> SqliteSink:
         return SqliteSink(table=name, path=str(tmp_path / "results.db"))
 

@@ -304,7 +304,7 @@ def test_an_epoch_that_is_committed_but_not_logged_cannot_be_computed_without_it
 
 
 @pytest.mark.system
-def test_retention_that_overtakes_an_epoch_is_told_with_what_is_missing(copying: Copying) -> None:
+def test_retention_that_overtakes_an_epoch_is_reported_with_what_is_missing(copying: Copying) -> None:
     copying.send(range(100))
     copying.run()
     copying.send(range(100, 200))

@@ -58,7 +58,7 @@ def said(*reports: dict[str, Any], past: Past = NOTHING) -> list[float | None]:
     return found
 
 
-def test_time_goes_on_by_the_silence_since_the_last_event() -> None:
+def test_time_advances_by_the_silence_since_the_last_event() -> None:
     assert said(
         report(100, rows=5, watermark=20),
         report(101, watermark=50),
@@ -109,7 +109,7 @@ def test_an_epoch_that_is_repeated_behind_an_outage_is_no_silence(tmp_path: Path
         heartbeat.stop()
 
 
-def test_nothing_is_said_where_no_step_waits_for_time_or_nobody_knows_it() -> None:
+def test_nothing_is_said_if_no_step_waits_for_time_or_the_time_is_unknown() -> None:
     assert said(report(100, rows=5), report(111, watermark=50, state=0)) == [None, None]
     assert said(report(100, rows=5), report(111)) == [None, None]
 

@@ -36,7 +36,7 @@ def commit(place: Path) -> None:
     (place / "commits" / "0").touch()
 
 
-def test_a_source_under_a_new_name_goes_on_and_another_one_does_not(tmp_path: Path) -> None:
+def test_a_source_under_a_new_name_continues_and_another_one_does_not(tmp_path: Path) -> None:
     checkpoint = Checkpoint(root=str(tmp_path))
     native(checkpoint, summed(read("in", "orders"))).keep()
     commit(tmp_path)
@@ -45,7 +45,7 @@ def test_a_source_under_a_new_name_goes_on_and_another_one_does_not(tmp_path: Pa
         native(checkpoint, summed(read("in", "payments"))).check()
 
 
-def test_two_sources_that_read_the_same_are_told_by_their_names(tmp_path: Path) -> None:
+def test_two_sources_that_read_the_same_are_known_by_their_names(tmp_path: Path) -> None:
     checkpoint = Checkpoint(root=str(tmp_path))
     native(checkpoint, summed(read("one", "orders"), read("two", "orders"))).keep()
     commit(tmp_path)

@@ -101,7 +101,7 @@ def test_the_latency_from_end_to_end_stands_beside_that_of_a_fan_out() -> None:
     assert partial == "1 of 2 partial"
 
 
-def test_where_no_source_says_when_events_came_it_is_not_known() -> None:
+def test_if_no_source_says_when_events_came_it_is_not_known() -> None:
     assert " ms, end to end -, 1 of 2 partial" in line_of(tally(is_stamped=False))
 
 

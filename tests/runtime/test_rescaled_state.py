@@ -70,7 +70,7 @@ def totals(all_events: list[tuple[str, int, datetime]]) -> list[tuple[str, int, 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_steps_in_python_go_on_where_they_were(
+def test_steps_in_python_continue_where_they_were(
     spark: SparkSession, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -138,7 +138,7 @@ def test_steps_in_python_go_on_where_they_were(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_windows_sessions_and_joins_of_sparks_own_go_on_where_they_were(
+def test_windows_sessions_and_joins_of_sparks_own_continue_where_they_were(
     spark: SparkSession, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -59,7 +59,7 @@ def check_both(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(row.id for row in large.collect()) == list(range(30, 60))
 
 
-def test_every_row_is_out_once_in_both_and_another_run_adds_nothing(
+def test_every_row_is_visible_once_in_both_and_another_run_adds_nothing(
     spark: SparkSession, source: FileSource, tmp_path: Path
 ) -> None:
     assert plan(both(source, tmp_path)).reached is Guarantee.END_TO_END_EXACTLY_ONCE
@@ -69,7 +69,7 @@ def test_every_row_is_out_once_in_both_and_another_run_adds_nothing(
 
 
 @pytest.mark.slow
-def test_state_goes_on_where_it_was(spark: SparkSession, source: FileSource, tmp_path: Path) -> None:
+def test_state_continues_where_it_was(spark: SparkSession, source: FileSource, tmp_path: Path) -> None:
     totals = stream("events", source).key_by("name").rolling(total="sum(amount)", name="totals").select("name", "total")
     sink = SqliteSink(table="out", path=str(tmp_path / "out.db"), key="name")
     job = Job("totals", totals.to("out", sink), guarantee=Guarantee.END_TO_END_EXACTLY_ONCE)
@@ -79,7 +79,7 @@ def test_state_goes_on_where_it_was(spark: SparkSession, source: FileSource, tmp
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_upsert_that_ran_before_its_table_had_a_ledger_goes_on_and_a_transaction_does_not(
+def test_an_upsert_from_before_its_table_had_a_ledger_continues_and_a_transaction_does_not(
     source: FileSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = tmp_path / "out.db"

@@ -63,7 +63,7 @@ def test_what_a_person_has_to_decide_is_not_tried_again(kind: type[LockgateError
 
 
 @pytest.mark.parametrize("kind", [Failed, EpochFailed, BadMachine, NoBroker])
-def test_what_may_pass_is_tried_again_and_told_in_a_line(kind: type[LockgateError]) -> None:
+def test_what_may_pass_is_tried_again_and_reported_in_a_line(kind: type[LockgateError]) -> None:
     one = ended(kind)
     assert isinstance(Restarts().after(one, 0.0), float)
     assert (one.why, one.place) == ("it broke", "from epoch 3")
@@ -108,7 +108,7 @@ def test_a_failure_before_it_ever_ran_is_tried_again() -> None:
     assert isinstance(Restarts().after(ended(Failed, place=None), 0.0), float)
 
 
-def test_one_that_may_not_go_on_is_not_started_again_whatever_ends_it() -> None:
+def test_one_that_may_not_continue_is_not_started_again_whatever_ends_it() -> None:
     told = Ended(why="", place="with what comes next", final="it would repeat events")
     assert Restarts().after(told, 0.0) == GiveUp("it would repeat events")
     assert Restarts().after(Ended.by(error(EpochFailed), told), 0.0) == GiveUp("it would repeat events")
@@ -152,7 +152,7 @@ class Most(random.Random):
         return b
 
 
-def test_pauses_grow_while_it_gets_nowhere_and_begin_anew_when_it_moves() -> None:
+def test_pauses_grow_without_progress_and_restart_from_the_shortest_with_progress() -> None:
     restarts = Restarts(rng=Most())
     pauses = [restarts.after(ended(Failed), 0.0) for _ in range(9)]
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]

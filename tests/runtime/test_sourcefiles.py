@@ -14,8 +14,8 @@ import pytest
 
 from lockgate import FileSource
 from lockgate.checkpoints.checkpoint import Checkpoint
-from lockgate.connectors.files import inbox
-from lockgate.connectors.files.inbox import Facts, look_below
+from lockgate.connectors.files import listing
+from lockgate.connectors.files.listing import Facts, look_below
 from lockgate.errors import BadJob, Failed, Refused, SourceChanged
 from lockgate.runtime import sourcefiles
 from lockgate.runtime.sourcefiles import ReadDirectory, SourceFiles
@@ -89,9 +89,9 @@ def planned(tmp_path: Path) -> Planned:
 def without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns are expanded by Python; tests/runtime/test_changedfiles.py compares both with Hadoop."""
     monkeypatch.setattr(
-        inbox,
+        listing,
         "_expand",
-        lambda path, _: [one for each in inbox._alternatives(path) for one in map(str, Path("/").glob(each[1:]))],
+        lambda path, _: [one for each in listing._alternatives(path) for one in map(str, Path("/").glob(each[1:]))],
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lockgate import FileSource, KafkaSource, SensorSource
-from lockgate.runtime.sourcelist import Listed, told_change
+from lockgate.runtime.sourcelist import Listed, describe_change
 
 ORDERS, PAYMENTS = Listed("orders", "topic orders"), Listed("payments", "topic payments")
 
@@ -38,10 +38,10 @@ ORDERS, PAYMENTS = Listed("orders", "topic orders"), Listed("payments", "topic p
         ),
     ],
 )
-def test_a_source_goes_on_with_its_own_offsets_or_the_job_is_refused(
+def test_a_source_continues_with_its_own_offsets_or_the_job_is_refused(
     before: list[Listed], now: list[Listed], told: str | None
 ) -> None:
-    assert told_change(before, now) == told
+    assert describe_change(before, now) == told
 
 
 def test_addresses_and_schemas_are_no_part_of_what_offsets_are_places_in() -> None:

@@ -369,7 +369,7 @@ def test_another_key_is_refused_and_another_name_begins_with_nothing(tmp_path: P
 
 
 @pytest.mark.prove
-def test_a_function_of_the_author_may_change_where_it_keeps_the_same(tmp_path: Path) -> None:
+def test_a_function_of_the_user_may_change_if_its_state_stays_the_same(tmp_path: Path) -> None:
     def step(count: int, factor: int) -> Stream:
         total = aggregates.history("v", lambda values: sum(values) * factor, "BIGINT")
         return read(make_events(count)).key_by("k").parallel(1).rolling(total=total, name="sums")
@@ -399,7 +399,7 @@ def test_steps_that_have_changed_places_are_refused_before_one_reads_the_state_o
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
-def test_a_damaged_file_of_the_state_is_told_at_once_and_nothing_is_lost(tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_file_of_the_state_is_reported_at_once_and_nothing_is_lost(tmp_path: Path, damage: Any) -> None:
     def rows(count: int) -> Stream:
         return read(make_events(count)).key_by("k").parallel(1).rolling(total="sum(v)")
 

@@ -21,7 +21,7 @@ from lockgate.checkpoints.stateread import find_moment, read_state_of, stateful_
 from lockgate.cli.jobfile import load_job
 from lockgate.errors import CheckpointDamaged, FunctionFailed
 from lockgate.operators.encoding import PLAIN
-from lockgate.operators.pages import INDEX
+from lockgate.operators.pagestore import INDEX
 from lockgate.spark import repartition
 from lockgate.spark.keyed import state_name
 from lockgate.spark.staterows import binary_row, cell_of, read_binary
@@ -93,7 +93,7 @@ def as_format_1() -> Change:
     return change
 
 
-def test_a_job_goes_on_from_a_checkpoint_of_format_1_and_writes_format_2(
+def test_a_job_continues_from_a_checkpoint_of_format_1_and_writes_format_2(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -121,7 +121,7 @@ def run_live_from(copying: Copying) -> Run:
         return run_to_the_end(copying.job(), copying.place, wait=False)
 
 
-def test_an_output_that_was_replaced_is_refused_until_somebody_accepts_it(copying: Copying) -> None:
+def test_a_replaced_output_is_refused_until_an_operator_accepts_it(copying: Copying) -> None:
     copying.send(range(10))
     copying.run()
     replace(copying.servers, copying.output)

@@ -58,7 +58,7 @@ def shown(rows: Sequence[Any]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_goes_on_through_harmless_changes_and_refuses_the_others(tmp_path: Path) -> None:
+def test_a_checkpoint_continues_through_harmless_changes_and_refuses_the_others(tmp_path: Path) -> None:
     job = Upgrades(tmp_path)
     b = job.read("b")
     job.send()

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lockgate import ConsoleSink, KafkaSink, write_stream
-from lockgate.checkpoints.holding import is_held
+from lockgate.checkpoints.locking import is_locked
 from lockgate.checkpoints.marker import is_marked
 from lockgate.checkpoints.tree import LocalTree
 from lockgate.cli import main as cli
@@ -91,9 +91,9 @@ def test_a_frame_with_the_columns_of_sparks_sink_is_written_as_it_is(program: Pr
 def test_a_query_that_runs_holds_its_checkpoint_and_lets_go_when_it_ends(program: Program) -> None:
     frame = program.frame().select("key", "value")
     query = write_stream(frame, to=program.sink(), name=program.name, checkpoint=program.checkpoint).start()
-    wait_for("progress", lambda: query.lastProgress is not None and is_held(Path(program.checkpoint)))
+    wait_for("progress", lambda: query.lastProgress is not None and is_locked(Path(program.checkpoint)))
     query.stop()
-    wait_for("the end of the query", lambda: not is_held(Path(program.checkpoint)))
+    wait_for("the end of the query", lambda: not is_locked(Path(program.checkpoint)))
     assert query.exception() is None
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_sparks_own_sink_is_adopted_and_given_back(program: Prog
     assert Counter(int(record.value) for record in program.read()) == Counter(range(500))
 
 
-def test_a_first_epoch_that_never_commits_can_be_planned_anew(program: Program) -> None:
+def test_a_first_epoch_that_never_commits_can_be_planned_again(program: Program) -> None:
     failing = program.frame().select("key", F.raise_error(F.lit("not today")).cast("binary").alias("value"))
     with pytest.raises(Exception, match="not today"):
         program.run(failing, program.sink())
@@ -220,7 +220,7 @@ def test_what_keeps_retries_true_is_looked_at_again_when_the_query_runs(program:
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["between two runs", "while an epoch is read"])
-def test_records_that_are_gone_before_they_were_read_are_told_with_partition_and_range(
+def test_records_that_are_gone_before_they_were_read_are_reported_with_partition_and_range(
     is_late: bool, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (topic,) = make_topics(program.servers, f"{program.name}-one", partitions=1)

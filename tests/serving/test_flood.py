@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from lockgate.commit.permits import Caller
-from lockgate.serving.door import Address
-from lockgate.spark.tabledoor import fetch
+from lockgate.serving.rpc import Address
+from lockgate.spark.tableserver import fetch
 from support.flood import flooded
 from support.process import program
 
@@ -93,7 +93,7 @@ def asks(asked: Servers) -> dict[str, Callable[[], None]]:
 
 
 @pytest.mark.parametrize("drip", [b"", b"GET /health HTTP/1.1\r\n" * 10], ids=["silent", "dripping"])
-def test_2000_strangers_keep_nobody_waiting(drip: bytes) -> None:
+def test_2000_unknown_clients_delay_no_other_client(drip: bytes) -> None:
     with servers(1024) as asked:
         places = [*asked.ports.values(), asked.permits.port, asked.tables.port]
         for name, ask in asks(asked).items():

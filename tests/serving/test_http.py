@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from lockgate.serving.acceptor import strangers_max
 from lockgate.serving.hosts import NAMES, Hosts
 from lockgate.serving.http import TEXT, HttpServer, Page, Request
-from lockgate.serving.reception import strangers_max
 from support.waiting import wait_for
 
 _PATIENCE_SECONDS = 60.0
@@ -129,6 +129,6 @@ def test_a_client_may_ask_again_and_a_body_is_no_request(pages: Pages) -> None:
         assert b"/two" not in told, length
 
 
-def test_a_page_that_cannot_be_made_is_told(pages: Pages) -> None:
+def test_a_page_that_cannot_be_made_is_reported(pages: Pages) -> None:
     assert pages.status(f"localhost:{pages.port}", "/broken") == 500
     assert b"no page" not in pages.say(b"GET /broken HTTP/1.0\r\n\r\n")

@@ -11,7 +11,7 @@ STANDALONE = "spark://host:7077"
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "yarn", "k8s://https://host:6443"])
-def test_where_spark_makes_the_secret_it_is_asked_for(master: str) -> None:
+def test_if_spark_makes_the_secret_it_is_asked_for(master: str) -> None:
     found = protect(master, {}, {SECRET_VARIABLE: "not asked for"})
     assert (found.settings, found.lack) == (AUTHENTICATION, None)
 

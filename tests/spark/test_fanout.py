@@ -116,7 +116,7 @@ def test_what_fails_or_is_not_of_its_type_is_missing_with_the_reason() -> None:
     assert tally.partial == 2
 
 
-def test_an_event_that_must_be_whole_becomes_a_letter_and_the_others_go_on() -> None:
+def test_an_event_that_must_be_whole_becomes_a_dead_letter_and_the_others_continue() -> None:
     aside: list[Rejection] = []
     step = fan(puts_aside=True, goes_on=False, a=lambda row: row.v, b=lambda row: 1 / (row.v - 2))
     rows = join(BATCH, step, NAMES, SCHEMA, Tally(), aside=aside).to_pylist()
@@ -152,7 +152,7 @@ def test_a_row_that_workers_died_with_is_given_to_no_function_and_follows_the_po
     assert given == [1, 2, 1, 2]
 
 
-def test_a_row_that_python_cannot_have_stops_the_job_where_nobody_takes_letters() -> None:
+def test_a_row_that_python_cannot_represent_stops_a_job_without_dead_letters() -> None:
     far = pa.record_batch(
         [*BATCH.columns[:1], pa.array([2**60] * 3, type=pa.timestamp("us", tz="UTC")), *BATCH.columns[2:]],
         names=list(NAMES),
@@ -183,7 +183,7 @@ STAMPS = [NOON - timedelta(seconds=90), None, datetime(1969, 12, 31, 23, 59, 59,
 
 
 @pytest.mark.parametrize(("has_stamps", "stamped"), [(True, 1), (False, 0)])
-def test_how_long_events_have_waited_is_told_by_the_stamps_of_their_source(has_stamps: bool, stamped: int) -> None:
+def test_how_long_events_have_waited_is_measured_by_the_stamps_of_their_source(has_stamps: bool, stamped: int) -> None:
     batch = BATCH.append_column(STAMP, pa.array(STAMPS, type=pa.timestamp("us", tz="UTC")))
     schema = pa.schema([*batch.schema, *list(SCHEMA)[len(NAMES) :]])
     tally = Tally(began=NOON.timestamp())

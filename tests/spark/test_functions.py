@@ -176,7 +176,7 @@ def test_a_value_that_python_cannot_have_costs_one_row() -> None:
     assert "Python cannot have a value of it" in aside.reason
 
 
-def test_a_long_reason_is_cut_so_that_its_letter_fits_somewhere() -> None:
+def test_a_long_reason_is_cut_so_that_its_dead_letter_fits_somewhere() -> None:
     def function(row: Any) -> Any:
         raise ValueError("x" * 1_000_000)
 
@@ -184,7 +184,7 @@ def test_a_long_reason_is_cut_so_that_its_letter_fits_somewhere() -> None:
     assert [len(one.reason) < 10_000 for one in aside] == [True] * 3
 
 
-def test_a_column_of_the_authors_own_that_is_called_like_the_place_is_no_place() -> None:
+def test_a_column_of_the_user_with_the_name_of_the_position_is_no_position() -> None:
     batch = pa.record_batch([pa.array([1, 2]), pa.array(["51 N", "52 N"])], names=["v", POSITION])
     aside: list[Rejection] = []
     step = RowStep(function=lambda row: 1 // 0, kind="map", name="m", where="here", columns=("w",), puts_aside=True)

@@ -56,7 +56,9 @@ def shown_secrets() -> list[str]:
 
 
 @pytest.mark.system
-def test_without_a_secret_anybody_gets_settings_code_and_functions_from_the_driver_of_a_cluster(tmp_path: Path) -> None:
+def test_without_a_secret_any_client_gets_settings_code_and_functions_from_the_driver_of_a_cluster(
+    tmp_path: Path,
+) -> None:
     place = tmp_path / "driver"
     with SparkCluster(tmp_path / "cluster", workers=1) as cluster, at_work(cluster.master, place, {}) as driver:
         found = intrude(place)
@@ -68,7 +70,7 @@ def test_without_a_secret_anybody_gets_settings_code_and_functions_from_the_driv
 
 
 @pytest.mark.system
-def test_a_cluster_with_a_secret_runs_the_job_and_gives_nothing_to_anybody_else(tmp_path: Path) -> None:
+def test_a_cluster_with_a_secret_runs_the_job_and_gives_nothing_to_other_clients(tmp_path: Path) -> None:
     place = tmp_path / "driver"
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     (tmp_path / "secret").chmod(0o600)

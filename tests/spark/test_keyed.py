@@ -35,7 +35,7 @@ from lockgate import (
 from lockgate.errors import BadJob, CheckpointDamaged, FunctionFailed, Refused
 from lockgate.failures import Carried, find_error, find_failure
 from lockgate.operators.contract import Clock, Key, Operator, Outcome, Side, StepFailed, Values
-from lockgate.operators.pages import Pages
+from lockgate.operators.pagestore import PageStore
 from lockgate.spark.bucket import BucketRun, Place
 from lockgate.spark.functions import RowError
 from lockgate.spark.packing import buckets_of
@@ -118,7 +118,7 @@ def packed(rows: Iterable[tuple[Any, ...]], run: BucketRun) -> bytes:
 
 def take(run: BucketRun, cells: Cells, *batches: bytes) -> list[tuple[Any, list[int]]]:
     schema = run.sides[0]
-    made = [value for _, value in run.take(batches, Pages(cells), 0, 0)]
+    made = [value for _, value in run.take(batches, PageStore(cells), 0, 0)]
     rows = [row for one in made for row in pa.ipc.read_record_batch(pa.py_buffer(one), schema).to_pylist()]
     return [(row["k"], row["seen"]) for row in rows]
 
@@ -437,7 +437,7 @@ def test_state_is_found_again_and_another_number_of_tasks_is_refused(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_steps_that_ask_for_the_same_rows_are_all_told_the_time(tmp_path: Path) -> None:
+def test_steps_that_ask_for_the_same_rows_all_receive_the_time(tmp_path: Path) -> None:
     rows = [(v, BEGIN + timedelta(seconds=v)) for v in range(30)]
     source = stream("rows", MemorySource(rows, value="v INT, at TIMESTAMP", per_epoch=15))
     timed = source.event_time("at", lateness="0 seconds")

@@ -55,7 +55,7 @@ def test_an_event_makes_no_line_of_its_own_in_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.process
-def test_the_log_begins_anew_when_it_is_large_and_a_few_files_are_kept(tmp_path: Path) -> None:
+def test_the_log_rotates_when_it_is_large_and_a_few_files_are_kept(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", textwrap.dedent(LOG), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = {file.name: file for file in (tmp_path / "100%").iterdir()}

@@ -34,6 +34,6 @@ def test_a_run_begins_where_it_must(source: Source, guarantee: Guarantee, start:
     assert reading(source, guarantee, start).start == expected
 
 
-def test_order_is_asked_for_only_where_a_step_depends_on_it() -> None:
+def test_order_is_asked_for_only_if_a_step_depends_on_it() -> None:
     assert not reading(FILES, Guarantee.AT_LEAST_ONCE).is_order_needed
     assert reading(FILES, Guarantee.AT_LEAST_ONCE, is_rolling=True).is_order_needed

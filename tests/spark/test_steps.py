@@ -136,7 +136,7 @@ def closed(end: datetime, lateness: timedelta) -> bool:
 
 
 @pytest.mark.slow
-def test_a_window_that_two_outputs_go_on_from_closes_for_both(tmp_path: Path) -> None:
+def test_a_window_that_two_outputs_share_closes_for_both(tmp_path: Path) -> None:
     counts = source(per_epoch=20).event_time("at", lateness="0 seconds").window(windows.tumbling("10 seconds"))
     told = counts.aggregate(n="count(*)")
     one, two = MemorySink(), MemorySink()
@@ -305,7 +305,7 @@ def test_forward_leaves_rows_where_they_are_and_can_only_lower_the_number_of_tas
     assert set(Counter(row.task for row in placed(spread, tmp_path))) == {0, 1}
 
 
-def test_a_function_that_raises_stops_the_job_with_the_row_and_the_authors_line(tmp_path: Path) -> None:
+def test_a_function_that_raises_stops_the_job_with_the_row_and_the_users_line(tmp_path: Path) -> None:
     def fail(row: Row) -> dict[str, Any]:
         if row.v == 17:
             raise ValueError("no such product")
@@ -329,7 +329,7 @@ def test_a_time_that_python_cannot_have_stops_the_job_with_the_row(tmp_path: Pat
     assert "not within the years 1 to 9999" in stopped.value.what
 
 
-def test_hidden_columns_can_be_named_and_reach_a_sink_only_where_a_select_names_them(tmp_path: Path) -> None:
+def test_hidden_columns_can_be_named_and_reach_a_sink_only_if_a_select_names_them(tmp_path: Path) -> None:
     assert rows_of(source(rows=EVENTS[:1]), tmp_path)[0].asDict().keys() == {"k", "v", "at"}
     named = source(rows=EVENTS[:3]).where("_position.at >= 1").select("v", number="_position.at")
     assert [row.asDict() for row in rows_of(named, tmp_path / "named")] == [
@@ -371,7 +371,7 @@ def test_a_condition_in_python_keeps_the_event_time(tmp_path: Path) -> None:
     assert [(row.window_start, row.n) for row in rows] == [(BEGIN, 15)]
 
 
-def test_event_time_is_told_again_behind_a_function(tmp_path: Path) -> None:
+def test_event_time_is_declared_again_after_a_function(tmp_path: Path) -> None:
     doubled = source().map(lambda row: (row.k, row.v * 2, row.at), SCHEMA).event_time("at", lateness="0 seconds")
     rows = rows_of(doubled.window(windows.tumbling("30 seconds")).aggregate(total="sum(v)"), tmp_path)
     assert [(row.window_start, row.total) for row in rows] == [(BEGIN, 2 * sum(range(30)))]

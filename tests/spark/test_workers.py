@@ -31,7 +31,7 @@ def test_what_forks_has_one_thread_and_all_that_is_needed(tmp_path: Path) -> Non
 
 @pytest.mark.process
 @pytest.mark.parametrize("asked", [{}, {"OMP_NUM_THREADS": "4"}])
-def test_where_somebody_wants_threads_in_workers_nothing_is_imported(asked: dict[str, str], tmp_path: Path) -> None:
+def test_if_a_setting_asks_for_threads_in_workers_nothing_is_imported(asked: dict[str, str], tmp_path: Path) -> None:
     assert seen_after_the_imports(tmp_path, **asked) == [1, False, False]
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 from lockgate.dataflow import patterns
 from lockgate.dataflow.state import Context, StatefulFunction, Timer, list_of, make_operator, map_of, value
-from lockgate.operators import pattern
+from lockgate.operators import patternmatching
+from lockgate.operators.aggregatefolds import Avg, Combine, Count, First, History, Last, Max, Min, Sum
 from lockgate.operators.contract import Key, Operator, Values
 from lockgate.operators.countwindows import CountWindows, UntilWindows
 from lockgate.operators.epoch import run_epoch
 from lockgate.operators.evaluation import Aggregate, Folds, Whole
-from lockgate.operators.folds import Avg, Combine, Count, First, History, Last, Max, Min, Sum
 from lockgate.operators.openwindows import Triggers
 from lockgate.operators.page import Found, Groups
-from lockgate.operators.pages import Pages
+from lockgate.operators.pagestore import PageStore
 from lockgate.operators.rolling import Rolled, RollingOperator
 from lockgate.operators.sketches import Distinct, Quantiles, Sample, Top
 from lockgate.operators.windows import Aligned, Sessions, TimeWindows
@@ -48,7 +48,9 @@ class Kind:
     after: Sequence[Sequence[Callable[[int], Values]]]
 
 
-def run_epochs(kind: Kind, pages: Callable[[], Pages], *, first: int, rows: Sequence[Sequence[Any]]) -> Iterator[Found]:
+def run_epochs(
+    kind: Kind, pages: Callable[[], PageStore], *, first: int, rows: Sequence[Sequence[Any]]
+) -> Iterator[Found]:
     """What epochs give; the watermark and the clock move by a minute with each."""
     for epoch, made in enumerate(rows, first):
         groups = Groups.of(
@@ -169,11 +171,11 @@ def _detect() -> Operator:
     described = patterns.checked(
         patterns.begin("a", "true").then("b", "true").times(2, 3).then("c", "true").within(timedelta(minutes=10))
     )
-    return pattern.Detect(
+    return patternmatching.Detect(
         described.stages,
         shows={"x": "INT", "tags": "ARRAY<STRING>"},
         within_us=600 * SECOND,
-        skip=pattern.Skip.TO_NEXT,
+        skip=patternmatching.Skip.TO_NEXT,
         has_event_time=True,
     )
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psycopg
 
-from lockgate.commit.mending import MendableLedger
-from lockgate.connectors.files.mending import FileLedger
-from lockgate.connectors.postgres.mending import PostgresLedger
+from lockgate.commit.repair import MendableLedger
+from lockgate.connectors.files.ledger import FileLedger
+from lockgate.connectors.postgres.ledger import PostgresLedger
 from lockgate.connectors.sqlite.sink import SqliteLedger
 
 

@@ -157,7 +157,7 @@ def test_a_job_that_production_would_refuse_is_refused() -> None:
         harness.feed("in", {"k": "a"})
 
 
-def test_a_job_by_the_clock_whose_event_time_no_row_shows_needs_to_be_told_the_time() -> None:
+def test_a_job_by_the_clock_whose_event_time_no_row_shows_needs_a_time() -> None:
     read = stream("in", KafkaSource(topic="t", servers="no.invalid:9092", value="k STRING, ms BIGINT"))
     timed = read.select("k", at="timestamp_millis(ms)").event_time("at", lateness="0 seconds", max_ahead="1 minute")
     counts = timed.key_by("k").window(windows.tumbling("1 minute")).aggregate(n="count(*)")

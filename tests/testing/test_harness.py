@@ -107,7 +107,7 @@ def keyed_job() -> Job:
 
 
 @pytest.mark.slow
-def test_state_timers_and_patterns_go_on_where_they_were_after_a_restart() -> None:
+def test_state_timers_and_patterns_continue_where_they_were_after_a_restart() -> None:
     with Harness(keyed_job()) as harness:
         harness.feed("orders", order("ann", 5, 0))
         assert harness.rows("reminders") == [{"customer": "ann", "what": "taken", "n": 1, "at": NOON}]
@@ -129,7 +129,7 @@ CUSTOMERS = FileTable(path="/nowhere/customers.csv", format="csv", schema="custo
 RATES = PostgresTable(table="rates", dsn="postgresql://nobody@db.invalid/rates", schema="country STRING, rate DOUBLE")
 
 
-def test_tables_hold_what_they_are_given_splits_and_letters_come_out_as_outputs() -> None:
+def test_tables_hold_what_they_are_given_and_splits_and_dead_letters_are_outputs() -> None:
     def price(row: Any) -> tuple[str, float]:
         if row.amount < 0:
             raise ValueError("a negative amount")
@@ -161,7 +161,7 @@ def test_tables_hold_what_they_are_given_splits_and_letters_come_out_as_outputs(
         assert harness.rows("small") == [{"eur": 8.0}]
 
 
-def test_an_error_of_a_function_surfaces_and_the_epoch_is_repeated_by_mended_code() -> None:
+def test_an_error_of_a_function_is_raised_and_fixed_code_repeats_the_epoch() -> None:
     def job(*, is_mended: bool) -> Job:
         def double(row: Any) -> tuple[float]:
             if row.amount > 10 and not is_mended:

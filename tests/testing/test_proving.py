@@ -47,5 +47,5 @@ def test_what_is_not_proven_fails_the_test_and_says_why(tmp_path: Path) -> None:
     assert "proof.html" in str(told.value)
 
 
-def test_the_fixture_is_there_for_everybody(pytestconfig: pytest.Config) -> None:
+def test_the_fixture_is_available_to_every_test(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.pluginmanager.has_plugin("lockgate")

@@ -46,7 +46,7 @@ from lockgate.connectors.postgres.connect import connect
 from lockgate.errors import Failed, LockgateError
 from lockgate.escaping import tell
 from lockgate.lab.demo.broker import borrow_services
-from lockgate.lab.services.alone import alone
+from lockgate.lab.services.directorylock import locked_directory
 from lockgate.lab.services.processes import Mark
 from lockgate.lab.services.stack import Stack, default_root
 from lockgate.presenter.presenter import check_library
@@ -100,7 +100,7 @@ def show(
     check_library()
     home = (home or stack.root.parent / "fraud").absolute()
     with contextlib.ExitStack() as ends:
-        ends.enter_context(alone(home, what="the show runs here already", fix="wait for its end"))
+        ends.enter_context(locked_directory(home, what="the show runs here already", fix="wait for its end"))
         _end_processes(home)
         for left in home.iterdir():  # of an earlier show
             if left.is_dir():

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from lockgate.connectors.files.log import ManifestLog
+from lockgate.connectors.files.filesystem import System, open_system
 from lockgate.connectors.files.manifest import DATA, DataFile, Group, History, Manifest, Replaced
+from lockgate.connectors.files.manifestlog import ManifestLog
 from lockgate.connectors.files.rows import read_rows, write_rows
 from lockgate.connectors.files.size import Size, as_bytes
 from lockgate.connectors.files.store import COMPACTED, ROW_BYTES, remove_directory, rows_within, seal, unseal
-from lockgate.connectors.files.system import System, open_system
 from lockgate.dataflow.duration import Duration, as_duration
 from lockgate.dataflow.schema import quote
 from lockgate.errors import BadJob, Failed, InvariantBroken, Refused

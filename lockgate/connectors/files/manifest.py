@@ -31,7 +31,7 @@ from datetime import datetime
 from typing import Any
 
 from lockgate.commit.ledger import Entry, entry_from
-from lockgate.connectors.files.inside import is_inside
+from lockgate.connectors.files.confined import is_inside
 from lockgate.errors import InvariantBroken
 from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, read_object, take
 

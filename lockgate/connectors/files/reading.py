@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from lockgate.connectors.files.log import logs_in
+from lockgate.connectors.files.filesystem import System, local_path, open_system
 from lockgate.connectors.files.manifest import Group, History, merge_groups
+from lockgate.connectors.files.manifestlog import logs_in
 from lockgate.connectors.files.rows import read_rows
-from lockgate.connectors.files.system import System, local_path, open_system
 from lockgate.errors import Refused
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from lockgate.connectors.files.system import System
+    from lockgate.connectors.files.filesystem import System
 
 FORMATS = (Format.PARQUET, Format.JSON, Format.CSV)
 

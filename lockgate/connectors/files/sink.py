@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lockgate.commit.mending import MendableLedger
+from lockgate.commit.repair import MendableLedger
 from lockgate.commit.resource import CommittingSink, Opening
-from lockgate.connectors.files.mending import FileLedger
+from lockgate.connectors.files.filesystem import is_known, local_path, normalise, open_system
+from lockgate.connectors.files.ledger import FileLedger
 from lockgate.connectors.files.rows import FORMATS, check_kind
 from lockgate.connectors.files.size import Size, as_bytes
 from lockgate.connectors.files.source import name_directory
 from lockgate.connectors.files.store import FileStore, check_place
-from lockgate.connectors.files.system import is_known, local_path, normalise, open_system
 from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.dataflow.format import Format, require_format

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.connectors.files.inbox import is_local, names_below, plain_directory, root_of
+from lockgate.connectors.files.listing import is_local, names_below, plain_directory, root_of
 from lockgate.connectors.parsing import CORRUPT, parse_values, refuse_hidden_not_null
 from lockgate.connectors.position import UNKNOWN, number_rows, position
 from lockgate.connectors.rejects import JSON_OPTIONS, Guard, original

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import Resource
-from lockgate.connectors.files.inside import LeadsOutside, is_inside
-from lockgate.connectors.files.log import MANIFESTS, ManifestLog
+from lockgate.connectors.files.confined import LeadsOutside, is_inside
+from lockgate.connectors.files.filesystem import System
 from lockgate.connectors.files.manifest import DATA, DataFile, Group, group_of, row_bytes_of
+from lockgate.connectors.files.manifestlog import MANIFESTS, ManifestLog
 from lockgate.connectors.files.rows import ddl_of, write_rows
-from lockgate.connectors.files.system import System
 from lockgate.errors import EpochFailed, InvariantBroken, Moved, Refused
 from lockgate.untrusted import Unreadable, excerpt, read_object, take
 
@@ -71,7 +71,7 @@ class FileStore(Resource):
         self._log = ManifestLog(system, job)
 
     def read(self) -> Entry | None:
-        with _told(self.where):
+        with _translated_errors(self.where):
             history = self._log.read()
             # A driver may have died right after it put this manifest in place: it must survive before we act on it.
             self._log.settle()
@@ -79,7 +79,7 @@ class FileStore(Resource):
 
     def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
         (frame,) = rows.values()
-        with _told(self.where):
+        with _translated_errors(self.where):
             row_bytes = self._log.read().row_bytes or ROW_BYTES
         directory = self.fresh_directory(epoch)
         write_rows(
@@ -97,7 +97,7 @@ class FileStore(Resource):
 
     def seal(self, directory: str, schema: str) -> str:
         """Make the content of a directory durable; return the name under which it can be published."""
-        with _told(self.where):
+        with _translated_errors(self.where):
             return seal(
                 self._system,
                 directory,
@@ -107,7 +107,7 @@ class FileStore(Resource):
     def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
         if staged is not None and not directory_of(staged).startswith(f"{DATA}/{self._job}/"):
             raise _no_name("it names a directory of another job", staged)
-        with _told(self.where):
+        with _translated_errors(self.where):
             for _ in range(_TRIES):
                 history = self._log.read()
                 if history.entry != after:
@@ -135,7 +135,7 @@ class FileStore(Resource):
         )
 
     def leftovers(self) -> Collection[str]:
-        with _told(self.where):
+        with _translated_errors(self.where):
             # Directories before manifests: one that is published in between is not among them.
             folder = f"{DATA}/{self._job}"
             names = [name for name in self._system.names(folder) if not name.startswith(COMPACTED)]
@@ -144,7 +144,7 @@ class FileStore(Resource):
             return (*staged, *self._log.asides())
 
     def remove(self, leftovers: Collection[str]) -> None:
-        with _told(self.where):
+        with _translated_errors(self.where):
             named = self._log.read().directories  # a leftover may have been published since
             for name in leftovers:
                 if name.startswith(f"{self._log.folder}/"):
@@ -257,7 +257,7 @@ def check_place(system: System, where: str) -> None:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _translated_errors(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

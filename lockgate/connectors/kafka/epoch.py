@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from lockgate.commit.causes import find_cause
 from lockgate.commit.coordinator import Coordinator, Outcome, Work
 from lockgate.commit.followers import Followers, Rows
-from lockgate.commit.ledger import Entry, new_life
-from lockgate.commit.permits import PermitDoor, Permits, Place
+from lockgate.commit.ledger import Entry, reset_entry
+from lockgate.commit.permits import Permits, PermitServer, Place
 from lockgate.commit.protocol import Cause, Epoch, Vote
 from lockgate.connectors.kafka.ledgeredit import replace_entry
 from lockgate.connectors.kafka.ledgertopic import LedgerTopic, transactional_id
@@ -87,7 +87,7 @@ class KafkaEpochs:
         where: str,
         followers: Followers | None = None,
         is_adopting: bool = False,
-        is_new_life: bool = False,
+        is_reset: bool = False,
         is_second: bool = False,
     ) -> None:
         self.job = job
@@ -100,7 +100,7 @@ class KafkaEpochs:
         self.ledger = LedgerTopic(self._connection, job, where=where)
         self._names = [*dict.fromkeys(one.name for one in outputs if one.name is not None)]
         missing = [name for name in self._names if not require_writable(self._connection, name, where)]
-        if is_new_life or not self._has_committed():
+        if is_reset or not self._has_committed():
             # The topics of a job that starts. A topic that is missing later was deleted, and is not silently created.
             for name in missing:
                 make_topic(self._connection, name, where=self.where)
@@ -113,7 +113,7 @@ class KafkaEpochs:
         self._permits = Permits()
         conf = spark.sparkContext._conf  # getConf() copies all settings, one call to the JVM for each
         host = conf.get("spark.driver.host") or "127.0.0.1"
-        self._door = PermitDoor(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
+        self._permit_server = PermitServer(self._permits, host=host, bind=conf.get("spark.driver.bindAddress") or host)
         self._followers = followers or Followers(job, {})
         self._coordinator = Coordinator(
             job,
@@ -137,7 +137,7 @@ class KafkaEpochs:
     def close(self) -> None:
         """Admit no more tasks."""
         self._permits.close()
-        self._door.close()
+        self._permit_server.close()
         self._followers.close()
 
     def _has_committed(self) -> bool:
@@ -163,7 +163,7 @@ class KafkaEpochs:
             seen = self.ledger.peek()
         except InvariantBroken:
             seen = None  # an entry that cannot be read is forgotten too
-        entry = new_life(datetime.now(UTC))
+        entry = reset_entry(datetime.now(UTC))
         replace_entry(self.ledger, self._transactions, seen, entry)
         self._followers.forget(entry)
 
@@ -217,7 +217,7 @@ class KafkaEpochs:
             time.sleep(0.2)
             found = describe_outputs(self._connection, known, where=self.where)
         refuse_gone(self._connection, set(self._names) - set(found), where=self.where)
-        self._refuse_made_anew({name: topic.id for name, topic in found.items()})
+        self._refuse_recreated({name: topic.id for name, topic in found.items()})
         return found
 
     def _check(self, rows: EpochRows) -> None:
@@ -227,10 +227,10 @@ class KafkaEpochs:
     def _check_topics(self) -> None:
         """Are the topics still those that the epoch was written to? The content of a deleted topic is gone."""
         shapes = asked(lambda: self._connection.shapes(self._topics, is_fresh=True), self.where)
-        self._refuse_made_anew({name: shape.id for name, shape in shapes.items()})
+        self._refuse_recreated({name: shape.id for name, shape in shapes.items()})
         refuse_gone(self._connection, set(self._names) - set(shapes), where=self.where)
 
-    def _refuse_made_anew(self, ids: Mapping[str, str]) -> None:
+    def _refuse_recreated(self, ids: Mapping[str, str]) -> None:
         for name, id in ids.items():
             if name in self._topics and self._topics[name].id != id:
                 raise TopicGone(
@@ -250,7 +250,7 @@ class KafkaEpochs:
             transactional_id=self._transactions.id,
             producer=producer,
             name=name,
-            door=self._door.address,
+            permits=self._permit_server.address,
             topics=tuple(self._topics.values()),
             topic=only,
             spread_over=spread_over,

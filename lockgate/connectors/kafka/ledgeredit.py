@@ -8,7 +8,7 @@ the run id in the ledger is not its own.
 from __future__ import annotations
 
 from lockgate.commit.ledger import Entry
-from lockgate.commit.mending import moved, read_if_possible
+from lockgate.commit.repair import moved, read_if_possible
 from lockgate.connectors.kafka.ledgertopic import LedgerTopic, transactional_id
 from lockgate.connectors.kafka.topics import refuse_old_broker, transaction_timeout_ms
 from lockgate.connectors.kafka.transaction import Transactions

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from lockgate.commit.ledger import REPAIR, Entry, entry_of
 from lockgate.connectors.kafka.batches import Last, last_committed
-from lockgate.connectors.kafka.codes import RETRIABLE, Code, name_of
+from lockgate.connectors.kafka.errorcodes import RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.rights import Kind, Operation, Wanted, refuse_denied
 from lockgate.connectors.kafka.topics import asked, make_topic
 from lockgate.connectors.kafka.transaction import TransactionLost

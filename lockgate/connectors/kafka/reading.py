@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from lockgate.commit.permits import Place
 from lockgate.connectors.kafka.batches import Batch, read_batches
-from lockgate.connectors.kafka.codes import Code, name_of
+from lockgate.connectors.kafka.errorcodes import Code, name_of
 from lockgate.connectors.kafka.rights import Operation
 from lockgate.connectors.kafka.settings import ClientSettings
 from lockgate.connectors.kafka.topics import PATIENCE_SECONDS, asked

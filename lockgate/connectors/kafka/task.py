@@ -24,7 +24,7 @@ from lockgate.connectors.kafka.wire import Producer
 from lockgate.errors import EpochFailed, Failed, LockgateError, TimeRefused
 from lockgate.failures import Carried, carry
 from lockgate.faultpoints import Fault, FaultPoint, arm, reach
-from lockgate.serving.door import Address
+from lockgate.serving.rpc import Address
 from lockgate.signing import Signer, driver_signer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class WriteOrder:
     transactional_id: str
     producer: Producer
     name: str  # of the try
-    door: Address
+    permits: Address
     topics: tuple[OutputTopic, ...]
     topic: str | None  # the only topic, or None if a column names it
     spread_over: int | None  # without keys: how many tasks share the partitions among them
@@ -75,16 +75,16 @@ class WriteOrder:
         assert context is not None
         attempt, index = context.taskAttemptId(), context.partitionId()
         arm(self.faults)
-        door = _caller(self.door)
+        permits = _caller(self.permits)
         try:
-            yield _Task(self, attempt, index, door).run(batches)
+            yield _Task(self, attempt, index, permits).run(batches)
         except PermitRefused as refusal:
             yield _as_batch([(attempt, None, None, 0, None, carry(refusal, self.signer))])
         except LockgateError as error:
-            door.tell(self.name, carry(error, self.signer))
+            permits.tell(self.name, carry(error, self.signer))
             raise Carried(error, self.signer) from error
         except Exception as error:
-            door.tell(self.name, f"{type(error).__name__}: {error}")
+            permits.tell(self.name, f"{type(error).__name__}: {error}")
             raise
 
 
@@ -99,11 +99,11 @@ def _caller(address: Address) -> Caller:
 
 
 class _Task:
-    def __init__(self, order: WriteOrder, attempt: int, index: int, door: Caller) -> None:
+    def __init__(self, order: WriteOrder, attempt: int, index: int, permits: Caller) -> None:
         self._order = order
         self._attempt = attempt
         self._index = index
-        self._door = door
+        self._permits = permits
         self._topics = {topic.name: topic for topic in order.topics}
         self._held: set[Place] = set()
         self._waiting: dict[Place, list[pa.RecordBatch]] = {}
@@ -238,7 +238,7 @@ class _Task:
         new = sorted(set(places) - self._held)
         if not new:
             return
-        refusal = self._door.ask(self._order.name, task=self._index, attempt=self._attempt, places=new)
+        refusal = self._permits.ask(self._order.name, task=self._index, attempt=self._attempt, places=new)
         if refusal is not None:
             raise (PartitionShared if refusal.is_clash else PermitRefused)(
                 f"no permit to write: {refusal.reason}",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lockgate.connectors.kafka.codes import Code, name_of
+from lockgate.connectors.kafka.errorcodes import Code, name_of
 from lockgate.connectors.kafka.rights import Operation, located
 from lockgate.connectors.kafka.settings import read_settings
 from lockgate.connectors.kafka.wire import OLDEST, Clock, Connection, TopicShape, Unanswered

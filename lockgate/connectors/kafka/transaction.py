@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from lockgate.commit.permits import Place
-from lockgate.connectors.kafka.codes import FENCED, RETRIABLE, Code, name_of
+from lockgate.connectors.kafka.errorcodes import FENCED, RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.rights import Denied, located
 from lockgate.connectors.kafka.wire import Clock, Connection, Producer, Unanswered
 from lockgate.errors import EpochFailed, Failed, Refused, TopicGone

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from lockgate.commit.permits import Place
 from lockgate.connectors.kafka.client import is_refusal
-from lockgate.connectors.kafka.codes import MOVED, Code
+from lockgate.connectors.kafka.errorcodes import MOVED, Code
 from lockgate.connectors.kafka.rights import Kind, Operation, Wanted, denied, refuse_denied
 from lockgate.connectors.kafka.settings import ClientSettings
 from lockgate.errors import BadMachine, Refused, Unreachable

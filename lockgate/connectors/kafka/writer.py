@@ -21,7 +21,6 @@ from typing import Any
 
 from lockgate.commit.permits import Place
 from lockgate.connectors.kafka.codecs import Codec
-from lockgate.connectors.kafka.codes import FENCED, RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.encode import (
     HEADER_BYTES,
     HeaderWithoutKey,
@@ -31,6 +30,7 @@ from lockgate.connectors.kafka.encode import (
     encode,
     next_sequence,
 )
+from lockgate.connectors.kafka.errorcodes import FENCED, RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.rights import Kind, Operation, Wanted, refuse_denied
 from lockgate.connectors.kafka.transaction import GONE_SECONDS, TransactionLost, refuse_gone
 from lockgate.connectors.kafka.wire import Connection, Producer, Unanswered
@@ -260,7 +260,7 @@ class Writer:
                     code = int(part.error_code)
                     is_there = code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
                     batch.state, batch.code = ("done", 0) if is_there else ("failed", code)
-                    batch.told = _told(part) if code == Code.INVALID_TIMESTAMP else ""
+                    batch.told = _broker_message(part) if code == Code.INVALID_TIMESTAMP else ""
                 self._news.notify_all()
 
         request = self._connection.produce_request(self._transactional_id, lane.place, batch.bytes)
@@ -288,7 +288,7 @@ def key_text(key: bytes | None) -> str:
     return f"with key {shown if len(shown) <= _KEY_SHOWN else shown[:_KEY_SHOWN] + '…'!r}"
 
 
-def _told(part: Any) -> str:
+def _broker_message(part: Any) -> str:
     """The broker's message about a batch: about its first wrong record, or about all records."""
     records = [str(one.batch_index_error_message or "") for one in getattr(part, "record_errors", None) or ()]
     return next(filter(None, [*records, str(getattr(part, "error_message", None) or "")]), "")

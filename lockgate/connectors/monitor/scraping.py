@@ -21,9 +21,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from lockgate.errors import BadJob, BadMachine, Failed
+from lockgate.serving.acceptor import BACKLOG
 from lockgate.serving.hosts import Hosts
 from lockgate.serving.http import TEXT, HttpServer, Page, Request
-from lockgate.serving.reception import BACKLOG
 
 Labels = tuple[str, ...]
 """The values of a metric's labels, in the order of their names: a label set."""

@@ -152,7 +152,7 @@ class Session:
         self, client: Client, userdata: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._tell_away(str(reason))
+            self._report_lost_connection(str(reason))
             return
         with self._guard:
             self._inbox.connect(is_session_kept=flags.session_present)
@@ -170,7 +170,7 @@ class Session:
     def _not_connected(self, client: Client, userdata: Any) -> None:
         why = why_distrusted(sys.exc_info()[1])  # the client calls this while it handles the error
         if why is None:
-            self._tell_away("no connection")
+            self._report_lost_connection("no connection")
             return
         refusal = _distrust(self._link, why)
         with self._guard:
@@ -180,9 +180,9 @@ class Session:
         self, client: Client, userdata: Any, flags: DisconnectFlags, reason: ReasonCode, properties: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._tell_away(str(reason))
+            self._report_lost_connection(str(reason))
 
-    def _tell_away(self, reason: str) -> None:
+    def _report_lost_connection(self, reason: str) -> None:
         if not self._is_away:
             log.warning("%s: broker %s does not answer (%s); waiting", self._link.where, self._link.broker, reason)
         self._is_away = True

@@ -119,7 +119,7 @@ def connect(dsn: str, *, where: str, name: str, patience: timedelta | None = Non
 
 
 @contextmanager
-def told(*, where: str, table: str | None = None) -> Iterator[None]:
+def translated_errors(*, where: str, table: str | None = None) -> Iterator[None]:
     """Raise what PostgreSQL says as an error of Lockgate; `table` is the one that the user knows."""
     psycopg = _driver()
     try:

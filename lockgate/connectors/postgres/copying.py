@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from lockgate.connectors.postgres.connect import Away, connect, told
+from lockgate.connectors.postgres.connect import Away, connect, translated_errors
 from lockgate.connectors.postgres.staging import Staging, make_table
-from lockgate.connectors.postgres.tables import NESTED, Fit
+from lockgate.connectors.postgres.tableschema import NESTED, Fit
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.schema import quote
 from lockgate.errors import EpochFailed, LockgateError
@@ -85,7 +85,7 @@ class CopyOrder:
         staging, rows = self.staging, 0
         connection = connect(self.dsn, where=self.where, name=f"lockgate task {task}", patience=_PATIENCE)
         try:
-            with told(where=self.where, table=str(staging.table)):
+            with translated_errors(where=self.where, table=str(staging.table)):
                 name = make_table(connection, staging)
                 statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
                     name.sql, SQL(", ").join(map(Identifier, staging.all_columns))

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lockgate.commit.mending import MendableLedger
+from lockgate.commit.repair import MendableLedger
 from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.connectors.postgres.address import server_of
-from lockgate.connectors.postgres.connect import Lost, connect, told
-from lockgate.connectors.postgres.mending import PostgresLedger
+from lockgate.connectors.postgres.connect import Lost, connect, translated_errors
+from lockgate.connectors.postgres.ledger import PostgresLedger
 from lockgate.connectors.postgres.store import PostgresResource, Target, look_up, require_table, write_plainly
-from lockgate.connectors.postgres.tables import TableColumn, TableName, find_table, parse_name, row_columns
+from lockgate.connectors.postgres.tableschema import TableColumn, TableName, find_table, parse_name, row_columns
 from lockgate.dataflow.arguments import explain_wrong_calls
 from lockgate.dataflow.deletes import DELETED, mark_deleted
 from lockgate.dataflow.endpoints import SinkAbility
@@ -226,7 +226,7 @@ class PostgresSink(CommittingSink):
         except Lost as error:
             raise Unreachable(error.what, where=error.where, fix=error.fix) from None
         try:
-            with told(where=place, table=str(self._target.table)):
+            with translated_errors(where=place, table=str(self._target.table)):
                 yield connection, place
         finally:
             connection.close()

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockgate.connectors.postgres.connect import STAGING_PREFIX
-from lockgate.connectors.postgres.tables import NUMBER, Fit, Table, TableName
+from lockgate.connectors.postgres.tableschema import NUMBER, Fit, Table, TableName
 from lockgate.dataflow.deletes import DELETED
 from lockgate.errors import EpochFailed, InvariantBroken
 from lockgate.untrusted import Unreadable, as_object, as_type, excerpt, take

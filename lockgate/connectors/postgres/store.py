@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockgate.commit.ledger import Entry, entry_of
 from lockgate.commit.resource import Opening, Resource
-from lockgate.connectors.postgres import connect as door
+from lockgate.connectors.postgres import connect as connecting
 from lockgate.connectors.postgres.address import server_of
-from lockgate.connectors.postgres.connect import Lost, connect, failure_of, told
+from lockgate.connectors.postgres.connect import Lost, connect, failure_of, translated_errors
 from lockgate.connectors.postgres.copying import CopyOrder, collect_votes, encode
 from lockgate.connectors.postgres.staging import (
     StagedRows,
@@ -40,7 +40,7 @@ from lockgate.connectors.postgres.staging import (
     staged_rows_of,
     staging_of,
 )
-from lockgate.connectors.postgres.tables import (
+from lockgate.connectors.postgres.tableschema import (
     Fit,
     RowColumn,
     Table,
@@ -132,7 +132,7 @@ class PostgresResource(Resource):
 
         def decide(connection: Connection) -> None:
             # The server ends a driver that was stopped here after IDLE_LIMIT; this one waits longer than that.
-            connection.execute(f"SET LOCAL lock_timeout = {int(door.PATIENCE.total_seconds() * 1000)}")
+            connection.execute(f"SET LOCAL lock_timeout = {int(connecting.PATIENCE.total_seconds() * 1000)}")
             self._replace(connection, entry, after)
             self._move(connection, waiting)
 
@@ -185,7 +185,7 @@ class PostgresResource(Resource):
 
     def _move(self, connection: Connection, staged: Sequence[StagedRows]) -> None:
         for one in staged:
-            with told(where=self.where, table=str(one.table)):
+            with translated_errors(where=self.where, table=str(one.table)):
                 move(connection, one, where=self.where)
 
     def _staged(self, name: str) -> tuple[StagedRows, ...]:
@@ -265,11 +265,11 @@ class PostgresResource(Resource):
         """Run a transaction; repeat it if the connection is lost before its end was asked for."""
         import psycopg
 
-        deadline = time.monotonic() + door.PATIENCE.total_seconds()
+        deadline = time.monotonic() + connecting.PATIENCE.total_seconds()
         while True:
             connection = self._connected()
             try:
-                with told(where=self.where):
+                with translated_errors(where=self.where):
                     result = work(connection)
             except Lost as error:
                 self._disconnect()
@@ -363,7 +363,7 @@ def write_plainly(frame: DataFrame, target: Target, dsn: str, *, where: str) -> 
     where = f"{server_of(dsn, where)}, {where}"
     connection = connect(dsn, where=where, name="lockgate")
     try:
-        with told(where=where, table=str(target.table)):
+        with translated_errors(where=where, table=str(target.table)):
             schema = make_tables(connection, where)
             connection.commit()
             _drop_orphans(connection, schema)

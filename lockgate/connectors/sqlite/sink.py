@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry, entry_of
-from lockgate.commit.mending import MendableLedger, moved, read_if_possible
+from lockgate.commit.repair import MendableLedger, moved, read_if_possible
 from lockgate.commit.resource import CommittingSink, Opening, Resource
 from lockgate.connectors.collecting import collect_rows
 from lockgate.dataflow.arguments import explain_wrong_calls
@@ -184,15 +184,15 @@ class SqliteResource(Resource):
         self._stagings = {
             output: _Staging(sink, job, where=f"output {output!r}, {where}") for output, sink in sinks.items()
         }
-        with self._told(), _transaction(self._connection) as connection:
+        with self._translated_errors(), _transaction(self._connection) as connection:
             connection.execute(_MAKE_LEDGER)
 
     def read(self) -> Entry | None:
-        with self._told():
+        with self._translated_errors():
             return self._read()
 
     def stage(self, rows: Mapping[str, DataFrame], epoch: int) -> str:
-        with self._told():
+        with self._translated_errors():
             names: dict[str, str] = {}
             for output, frame in rows.items():
                 with _transaction(self._connection) as connection:
@@ -203,7 +203,7 @@ class SqliteResource(Resource):
             return json.dumps(names)
 
     def publish(self, staged: str | None, entry: Entry, *, after: Entry | None) -> None:
-        with self._told(), _transaction(self._connection) as connection:
+        with self._translated_errors(), _transaction(self._connection) as connection:
             seen = self._read()
             if seen != after:
                 raise Moved(
@@ -238,7 +238,7 @@ class SqliteResource(Resource):
             self._connection.execute("ROLLBACK")
 
     def leftovers(self) -> Collection[str]:
-        with self._told():
+        with self._translated_errors():
             return [
                 json.dumps([output, name])
                 for output, staging in self._stagings.items()
@@ -246,7 +246,7 @@ class SqliteResource(Resource):
             ]
 
     def remove(self, leftovers: Collection[str]) -> None:
-        with self._told(), _transaction(self._connection) as connection:
+        with self._translated_errors(), _transaction(self._connection) as connection:
             for output, name in map(json.loads, leftovers):
                 self._stagings[output].drop(connection, name)
 
@@ -257,7 +257,7 @@ class SqliteResource(Resource):
         return _read_ledger(self._connection, self._job, self.where)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """SQLite's errors as ours: those that another try may fix, and those that it cannot."""
         try:
             yield
@@ -293,18 +293,18 @@ class SqliteLedger(MendableLedger):
         self._connection = _connect(path, where)
 
     def peek(self) -> Entry | None:
-        with self._told():
+        with self._translated_errors():
             return _read_ledger(self._connection, self._job, self.where) if self._has("lockgate_ledger") else None
 
     def waiting(self) -> Sequence[str]:
-        with self._told():
+        with self._translated_errors():
             tables = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             stagings = {_staging_table(self._job, table) for table in tables} & set(tables)
             names = (f"SELECT DISTINCT lockgate_name FROM {_quote(table)}" for table in sorted(stagings))
             return [row[0] for name in names for row in self._connection.execute(name)]
 
     def replace(self, seen: Entry | None, entry: Entry) -> None:
-        with self._told(), _transaction(self._connection) as connection:
+        with self._translated_errors(), _transaction(self._connection) as connection:
             connection.execute(_MAKE_LEDGER)
             current = read_if_possible(lambda: _read_ledger(connection, self._job, self.where))
             if current != seen:
@@ -319,7 +319,7 @@ class SqliteLedger(MendableLedger):
         return found.fetchone() is not None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:

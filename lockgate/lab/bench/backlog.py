@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from lockgate.errors import Failed
-from lockgate.lab.bench import behind
+from lockgate.lab.bench import backlogjob
 from lockgate.lab.bench.report import Backlog, MemoryAt
 from lockgate.lab.bench.runs import Runs
 from lockgate.modulepath import module_path
@@ -64,7 +64,7 @@ def summarise(looks: Sequence[MemoryAt], epochs: Sequence[Epoch], *, events: int
         seconds=round(seconds, 1),
         events_per_second=round((epochs[-1].events_total - epochs[0].events_total) / seconds) if seconds else 0,
         epoch_count=len(epochs),
-        epoch_ms_target=round(behind.EPOCH.total_seconds() * 1000),
+        epoch_ms_target=round(backlogjob.EPOCH.total_seconds() * 1000),
         epoch_ms_median=durations[len(durations) // 2],
         epoch_ms_max=durations[-1],
         epoch_ms_max_warm=max((epoch.epoch_ms for epoch in epochs[_COLD:]), default=durations[-1]),
@@ -90,7 +90,7 @@ def half_max(looks: Sequence[MemoryAt], *, is_last: bool) -> int:
 def _started(runs: Runs, parameters: dict[str, str], name: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """The job in a process of its own, and its standard error; it ends with this block in any case."""
     words = [word for one, text in parameters.items() for word in ("-p", f"{one}={text}")]
-    command = [sys.executable, "-m", "lockgate.cli.main", "run", behind.__file__, *words, "--json"]
+    command = [sys.executable, "-m", "lockgate.cli.main", "run", backlogjob.__file__, *words, "--json"]
     runs.checkpoints.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(

@@ -45,7 +45,7 @@ from lockgate.lab.bench.table import measure_table, own_server, version_of
 from lockgate.lab.bench.throughput import measure_throughput
 from lockgate.lab.bench.transactions import measure_transactions
 from lockgate.lab.bench.windows import measure_windows
-from lockgate.lab.services.alone import alone
+from lockgate.lab.services.directorylock import locked_directory
 from lockgate.lab.services.stack import Stack
 from lockgate.provision.jars import jdbc_jars
 
@@ -75,7 +75,7 @@ def measure(
     report = Report(settings=settings, machine=_look_at_machine())
     payments = Payments(settings)
     log = home / "bench.spark.log"
-    with alone(home, what="a measurement is running here already", fix=_WAIT):
+    with locked_directory(home, what="a measurement is running here already", fix=_WAIT):
         try:
             if set(settings.parts) - {"table", *_WITHOUT_KAFKA}:
                 with _kafka(home, servers, tell) as found:

@@ -40,7 +40,7 @@ from lockgate.lab.demo.broker import borrow_services
 from lockgate.lab.rig.drivers import KILL_LIMIT, Drivers, mark_of
 from lockgate.lab.rig.feed import send_all
 from lockgate.lab.rig.trial import GoOn
-from lockgate.lab.services.alone import alone
+from lockgate.lab.services.directorylock import locked_directory
 from lockgate.lab.services.stack import Stack
 from lockgate.planner.plan import Plan, plan
 from lockgate.private import make_private
@@ -90,7 +90,7 @@ def compare(stack: Stack, home: Path, setting: Setting, *, now: datetime, tell: 
             fix=f"compare others; the first is refused because: {refusals[0].reason}",
         )
     with contextlib.ExitStack() as ends:
-        ends.enter_context(alone(home, what="a comparison of this job runs already", fix="wait for its end"))
+        ends.enter_context(locked_directory(home, what="a comparison of this job runs already", fix="wait for its end"))
         for old in home.glob("run-*"):
             mark_of(old).kill(KILL_LIMIT)
             shutil.rmtree(old)

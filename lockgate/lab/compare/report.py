@@ -9,7 +9,7 @@ from lockgate.columns import AFTER_FIRST, columns
 from lockgate.guarantees import Guarantee
 from lockgate.lab.compare.contenders import Contender, Tracking
 from lockgate.lab.compare.counting import Tally
-from lockgate.lab.pages import render
+from lockgate.lab.templates import render
 
 ASKS = {
     Guarantee.AT_MOST_ONCE: "nothing: any source, any sink, no checkpoint; begins with what comes next",

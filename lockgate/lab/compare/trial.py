@@ -89,7 +89,7 @@ class Runner:
         with Trial(drivers, self._readers(), feed, pace.limit, self.go_on, look_seconds=_LOOK_SECONDS) as trial:
             topics = [*self.outputs.values()]
             scene = Scene(self.name, drivers, self.servers, random.Random(), lambda: feed.sent, topics)
-            trouble = MidEpoch(pace.cuts(len(topics)), scene, lambda fault: self._tell_kill(feed))
+            trouble = MidEpoch(pace.cuts(len(topics)), scene, lambda fault: self._report_kill(feed))
             trial.disturb([trouble])
             trial.run(pace.is_done)
             drivers.kill()
@@ -109,7 +109,7 @@ class Runner:
         letters = frozenset() if self.letters is None else frozenset({self.letters})
         return Readers((Topics(self.servers, self.outputs, inputs={}),), letters, self.names)
 
-    def _tell_kill(self, feed: Feed) -> None:
+    def _report_kill(self, feed: Feed) -> None:
         self.tell(f"{self.contender.label}: killed (-9) after {feed.sent:,} events were sent, and restarted")
 
     def _seconds_to_rows(self, hit: Hit, seen: Iterable[Read]) -> float | None:

@@ -49,7 +49,7 @@ from lockgate.runtime.options import Options
 from lockgate.runtime.running import Run
 from lockgate.runtime.starting import launch
 from lockgate.stopping import stoppable
-from lockgate.surprises import tell_surprise
+from lockgate.unexpectederrors import report_unexpected
 
 Row = dict[str, Any]
 
@@ -89,7 +89,7 @@ def run_main(main: Callable[..., None]) -> NoReturn:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except Exception as surprise:  # noqa: BLE001 - the last handler: no raw traceback is printed
-        tell_surprise(surprise, fix="report it with that file")
+        report_unexpected(surprise, fix="report it with that file")
         sys.exit(1)
     sys.exit(0)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from lockgate.columns import AFTER_FIRST, columns
 from lockgate.guarantees import Guarantee
+from lockgate.lab.demo.contender import Kill
 from lockgate.lab.demo.reader import Tally
-from lockgate.lab.demo.side import Kill
 
 _COLUMNS = ("sent", "expected", "delivered", "lost", "duplicated")
 

@@ -33,13 +33,13 @@ from lockgate.connectors.kafka.wire import Connection
 from lockgate.errors import Failed, Refused
 from lockgate.guarantees import Guarantee
 from lockgate.lab.demo.broker import borrow_services
+from lockgate.lab.demo.contender import Contender, Kill, Setting, plan_kills
 from lockgate.lab.demo.payments import Payments
 from lockgate.lab.demo.reader import Tally
 from lockgate.lab.demo.report import Report, SideReport
 from lockgate.lab.demo.sender import send
-from lockgate.lab.demo.side import Kill, Setting, Side, plan_kills
 from lockgate.lab.rig.drivers import KILL_LIMIT, mark_of
-from lockgate.lab.services.alone import alone
+from lockgate.lab.services.directorylock import locked_directory
 from lockgate.lab.services.spark import SparkCluster
 from lockgate.lab.services.stack import Stack
 from lockgate.modulepath import module_path
@@ -111,7 +111,9 @@ def show(
     with contextlib.ExitStack() as ends:
         # The next show deletes the remains of the last one.
         ends.enter_context(
-            alone(home, what="a demo is running here already", fix="wait for its end, or use another LOCKGATE_HOME")
+            locked_directory(
+                home, what="a demo is running here already", fix="wait for its end, or use another LOCKGATE_HOME"
+            )
         )
         clock = _Clock()
         for part in _HOMES.values():
@@ -143,7 +145,7 @@ def show(
         go_on()
         clock.end("cluster")
         # 2. to 4.
-        sides = [Side(setting, cluster) for setting in settings]
+        sides = [Contender(setting, cluster) for setting in settings]
         readers = [_Reader(setting, payments) for setting in settings]
         for side, reader in zip(sides, readers, strict=True):
             ends.callback(side.stop)
@@ -191,7 +193,7 @@ def _settings(home: Path, servers: str, payments: Payments, name: str, is_killed
 
 
 def _run(
-    sides: Sequence[Side], readers: Sequence[_Reader], payments: Payments, audience: Audience, go_on: GoOn
+    sides: Sequence[Contender], readers: Sequence[_Reader], payments: Payments, audience: Audience, go_on: GoOn
 ) -> None:
     """Run both sides to their ends, kill, and let each reader finish after its side."""
     for side, reader in zip(sides, readers, strict=True):
@@ -215,7 +217,7 @@ def _run(
         time.sleep(_LOOK_SECONDS)
 
 
-def _alarm(side: Side, killed: Kill, audience: Audience) -> None:
+def _alarm(side: Contender, killed: Kill, audience: Audience) -> None:
     moment = "just after" if killed.is_epoch_committed else "in"
     audience.alarm(
         f"{side.setting.label}: killed {killed.target} {killed.pid} (-9) {moment} epoch {killed.epoch}, "
@@ -223,7 +225,7 @@ def _alarm(side: Side, killed: Kill, audience: Audience) -> None:
     )
 
 
-def _standing(side: Side, reader: _Reader, payments: Payments) -> Standing:
+def _standing(side: Contender, reader: _Reader, payments: Payments) -> Standing:
     events, epoch = min(side.drivers.consumed(), payments.count), side.drivers.epochs()
     state = "running" if events else "starting"
     if side.is_done:
@@ -231,7 +233,7 @@ def _standing(side: Side, reader: _Reader, payments: Payments) -> Standing:
     return Standing(label=side.setting.label, events=events, events_total=payments.count, epoch=epoch, state=state)
 
 
-def _report(side: Side, reader: _Reader) -> SideReport:
+def _report(side: Contender, reader: _Reader) -> SideReport:
     assert reader.tally is not None
     return SideReport(
         label=side.setting.label,

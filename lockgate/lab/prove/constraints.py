@@ -28,8 +28,8 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.windows import SessionWindow, SlidingWindow, TumblingWindow
 from lockgate.lab.prove.determinism import order_keys
 from lockgate.lab.prove.hints import hints_in_functions, hints_in_sql
-from lockgate.planner.chance import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.nondeterminism import expressions_of
 
 
 @dataclass(frozen=True)

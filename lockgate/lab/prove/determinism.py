@@ -45,11 +45,11 @@ from lockgate.dataflow.steps import (
 )
 from lockgate.dataflow.windows import CountWindow, UntilWindow
 from lockgate.guarantees import Guarantee, Mode
+from lockgate.operators.keyedstate import states_of
 from lockgate.operators.process import StatefulFunction
-from lockgate.operators.states import states_of
-from lockgate.planner.chance import expressions_of, is_wild
 from lockgate.planner.forms import has_late_events
 from lockgate.planner.logical import LogicalGraph, Node
+from lockgate.planner.nondeterminism import expressions_of, is_nondeterministic
 from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan
 from lockgate.planner.sql import find_nondeterministic
@@ -127,15 +127,15 @@ def _why(graph: LogicalGraph, node: Node) -> Iterator[str]:
         clock, rounding = _CLOCK.search(code), _ROUNDING.search(code)
         if clock is not None:
             yield f"asks for the clock, by {clock[1].rstrip('(').strip()} in {sql!r}"
-        elif (wild := find_nondeterministic(sql)) is not None:
-            yield f"is not deterministic, by {wild.lower()} in {sql!r}"
+        elif (cause := find_nondeterministic(sql)) is not None:
+            yield f"is not deterministic, by {cause.lower()} in {sql!r}"
         if rounding is not None:
             yield f"gives fractions that depend on the order of its rows, by {rounding[1]} in {sql!r}"
     if isinstance(step, Transform):
         yield "is a function of a whole DataFrame, which may use anything"
     elif isinstance(step, FanOut):
         yield "has a deadline, so its results depend on the clock"
-    elif is_wild(node) and not any(find_nondeterministic(sql) for sql in expressions_of(node)):
+    elif is_nondeterministic(node) and not any(find_nondeterministic(sql) for sql in expressions_of(node)):
         yield "is declared not to be deterministic"
     if isinstance(step, Timed) and step.time.is_arrival:
         yield "tells the time by the clock"

@@ -13,9 +13,9 @@ from itertools import count, groupby
 from typing import Any
 
 from lockgate.faultpoints import FaultPoint
-from lockgate.lab.pages import render
 from lockgate.lab.prove.report import ABOUT_THE_TRIALS, FAILURES_MAX, MEANINGS, UNSTEADY, Report
 from lockgate.lab.rig.judge.findings import Outcome
+from lockgate.lab.templates import render
 
 _BINS_MAX = 24
 

@@ -1,9 +1,9 @@
 """Where the outputs of a moved job are, and the reader of each.
 
 Topic                      topics.py
-ServerTable, SqliteTable   tables.py
+ServerTable, SqliteTable   databases.py
 Files                      files.py
-OwnRows                    own.py: the sink's own reader
+OwnRows                    customsinks.py: the sink's own reader
 any other, or none         none: nothing could be read, and nothing is compared
 """
 
@@ -18,11 +18,11 @@ from lockgate.dataflow.locations import Files, Location, OwnRows, ServerTable, S
 from lockgate.errors import Refused
 from lockgate.lab.prove.redirect import Redirected, Result, Site
 from lockgate.lab.rig.judge.promises import Keeping
+from lockgate.lab.rig.readers.customsinks import CustomSinkRows
+from lockgate.lab.rig.readers.databases import PostgresRows, SqliteRows
 from lockgate.lab.rig.readers.files import Files as FileRows
 from lockgate.lab.rig.readers.group import Readers
 from lockgate.lab.rig.readers.output import Output
-from lockgate.lab.rig.readers.own import LookedAt
-from lockgate.lab.rig.readers.tables import PostgresRows, SqliteRows
 from lockgate.lab.rig.readers.topics import Topics
 
 
@@ -95,7 +95,7 @@ def find_readers(moved: Redirected, *, servers: str, dsn: str | None = None) -> 
                 address, job = table.dsn if dsn is None else dsn, moved.job.name
                 others[place.label] = PostgresRows(place.label, address, table.table, job=job, key=table.replaced_by)
             case OwnRows() as rows:
-                others[place.label] = LookedAt(place.label, rows.look, key=rows.replaced_by)
+                others[place.label] = CustomSinkRows(place.label, rows.look, key=rows.replaced_by)
     inputs = {one.place: one.label for one in moved.inputs if one.is_topic}
     is_exact = any(isinstance(one.sink, TransactionSink) and one.is_exact for one in moved.results)
     ledger = ledger_topic(moved.job.name) if is_exact else None

@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from lockgate.commit.resource import CommittingSink
-from lockgate.connectors.files.system import local_path
+from lockgate.connectors.files.filesystem import local_path
 from lockgate.connectors.kafka.wire import hosts_of
 from lockgate.connectors.postgres.address import server_of
 from lockgate.dataflow.endpoints import Encoding, Sink, Source
@@ -35,8 +35,8 @@ from lockgate.dataflow.relocation import Relocation
 from lockgate.dataflow.steps import Process, Read, Step, Transform, Write
 from lockgate.dataflow.table import ReadTable, TableRows
 from lockgate.errors import Refused
-from lockgate.planner.chance import expressions_of
 from lockgate.planner.logical import LogicalGraph, Node, build_logical
+from lockgate.planner.nondeterminism import expressions_of
 from lockgate.planner.physical import is_exact
 from lockgate.planner.sql import read_expression
 
@@ -165,12 +165,12 @@ def redirect(job: Job, site: Site) -> Redirected:
     _refuse_own_places(move, job)
     letters = {id(node.step.sink): steps[id(node.step)] for node in graph.nodes if isinstance(node.step, Write)}
 
-    def letter_sink(sink: Sink) -> Sink:
+    def dead_letter_sink(sink: Sink) -> Sink:
         written = letters[id(sink)]
         assert isinstance(written, Write)
         return written.sink
 
-    moved = rebuild(job, name=site.name, exchange=lambda step: steps[id(step)], letters=letter_sink)
+    moved = rebuild(job, name=site.name, exchange=lambda step: steps[id(step)], letters=dead_letter_sink)
     _refuse_leftovers(moved, move, job)
     return Redirected(
         job=moved,

@@ -25,7 +25,7 @@ from lockgate.dataflow.locations import topics_among
 from lockgate.guarantees import Guarantee
 from lockgate.lab.prove.places import find_readers
 from lockgate.lab.prove.redirect import Redirected, Site, redirect
-from lockgate.lab.prove.tables import fill_tables
+from lockgate.lab.prove.tabledata import fill_tables
 from lockgate.lab.prove.workload import Workload
 from lockgate.lab.rig.drivers import Driver, Drivers
 from lockgate.lab.rig.faults import NETWORK, Kind, Strike

@@ -160,12 +160,12 @@ def _way(
         spread = 1 if is_file or told.order or told.lateness is not None else shape.partitions
         return _Way(len(own), spread, _replay(one, own, spread, pace))
     columns = [column for column in _columns(one) if column.name.lower() in told.domain]
-    is_spread = not is_file and not has_one_part and all(_tells_apart(columns, keys) for keys in told.order)
+    is_spread = not is_file and not has_one_part and all(_has_unique_values(columns, keys) for keys in told.order)
     spread = shape.partitions if is_spread else 1
     return _Way(shape.events, spread, _Maker(graph, one, told, shape, pace, spread).make)
 
 
-def _tells_apart(columns: Sequence[Column], keys: frozenset[str]) -> bool:
+def _has_unique_values(columns: Sequence[Column], keys: frozenset[str]) -> bool:
     """Is there a column among the keys that has a value of its own for every key?"""
     kinds = ("INT", "BIGINT", "SMALLINT", "STRING", "FLOAT", "DOUBLE", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
     return any(column.name.lower() in keys and kind_of(column) in kinds for column in columns)
@@ -183,7 +183,7 @@ class _Maker:
         self._value = _value_columns(one)
         self._makers = {column.name: self._maker(column) for column in (*self._key, *self._value)}
         self._format = _format(one, self._value, self._where)
-        self._has_time = any(_tells_time(column) for column in self._value)  # else it is that of the record
+        self._has_time = any(_is_time_column(column) for column in self._value)  # else it is that of the record
         self._is_bytes = one.is_topic and _format_name(one) == "bytes"
         # All bytes are good ones, and clients send no record that has neither key nor value.
         self._can_be_bad = graph.job.dead_letters is not None and not (self._is_bytes and not self._key)
@@ -245,7 +245,7 @@ class _Maker:
         if column.name.lower() in self._told.domain or column in self._key:
             null = _NULL_KEY if None in said and column.is_nullable and column not in self._key else None
             return lambda rng, number, at, index: None if index == null else from_domain(column, index)
-        if _tells_time(column) and kind in ("BIGINT", "STRING"):
+        if _is_time_column(column) and kind in ("BIGINT", "STRING"):
             if kind == "STRING":
                 return lambda rng, number, at, index: at.isoformat(timespec="milliseconds")
             named = _TIME_NAME.search(column.name)
@@ -259,7 +259,7 @@ class _Maker:
         return lambda rng, number, at, index: plain(rng, number, at)
 
 
-def _tells_time(column: Column) -> bool:
+def _is_time_column(column: Column) -> bool:
     kind = kind_of(column)
     is_named_so = kind in ("BIGINT", "STRING") and _TIME_NAME.search(column.name) is not None
     return is_named_so or kind in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")

@@ -95,7 +95,7 @@ class Strike:
         return self.point != ANY_MOMENT and self.kind in (Kind.KILL_DRIVER, Kind.KILL_WORKER, Kind.KILL_EXECUTOR)
 
     @property
-    def is_asleep(self) -> bool:
+    def is_pause(self) -> bool:
         """Does a process of the job stop itself at a point?"""
         return self.point != ANY_MOMENT and self.kind in _ASLEEP
 

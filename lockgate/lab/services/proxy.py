@@ -97,8 +97,8 @@ class Proxy:
         self._counts = Counts()
         self._connections: set[Connection] = set()
         self._held: set[Pipe] = set()  # their first piece is not due yet
-        self._door = _bind(port)
-        self.port: int = self._door.getsockname()[1]
+        self._listener = _bind(port)
+        self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._ear, self._bell = socket.socketpair()
         self._orders: deque[Callable[[], None]] = deque()
@@ -107,7 +107,7 @@ class Proxy:
         self._failure: Exception | None = None
         self._is_ending = False
         self._selector.register(self._ear, selectors.EVENT_READ, self._obey)
-        self._open_door()
+        self._listen_again()
         self._thread = threading.Thread(target=self._work, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
 
@@ -170,13 +170,13 @@ class Proxy:
     def heal(self, *faults: NetworkFault) -> None:
         """Take these faults away, or all of them: whatever hung or waited goes on, in its order."""
 
-        def mend() -> None:
+        def repair() -> None:
             healed, well = self._faults, Faults()
             for fault in faults or NetworkFault:
                 healed = replace(healed, **{name: getattr(well, name) for name in _MADE_OF[fault]})
             self._suffer(healed)
 
-        self._order(mend)
+        self._order(repair)
 
     def close(self) -> None:
         """Reset what is connected, stop listening, end the thread; ServiceFailed where it had failed before."""
@@ -239,7 +239,7 @@ class Proxy:
         finally:
             for connection in [*self._connections]:
                 self._reset(connection)
-            self._door.close()
+            self._listener.close()
             self._selector.close()
             with self._lock:
                 self._is_closed = self._is_ending = True
@@ -259,30 +259,30 @@ class Proxy:
         """Put faults into force, and with them whatever they no longer hold back."""
         before, self._faults = self._faults, faults
         if faults.is_refusing and not before.is_refusing:
-            self._close_door()
+            self._stop_listening()
         elif before.is_refusing and not faults.is_refusing:
-            self._open_door()
+            self._listen_again()
         for connection in [*self._connections]:
             self._connect(connection)
             for pipe in connection.pipes:
                 self._pass_on(pipe)
             self._watch(connection)
 
-    def _open_door(self) -> None:
-        self._door.listen(_BACKLOG)
-        self._selector.register(self._door, selectors.EVENT_READ, self._accept)
+    def _listen_again(self) -> None:
+        self._listener.listen(_BACKLOG)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def _close_door(self) -> None:
-        self._selector.unregister(self._door)
-        self._door.close()
+    def _stop_listening(self) -> None:
+        self._selector.unregister(self._listener)
+        self._listener.close()
         # Bound and not listening: clients are refused, and no other program gets the port.
-        self._door = _bind(self.port)
+        self._listener = _bind(self.port)
 
     def _accept(self, events: int) -> None:
         if self._faults.is_refusing:  # since this very round
             return
         try:
-            client, _ = self._door.accept()
+            client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # it has gone again
             return
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -463,17 +463,17 @@ _MADE_OF = {
 
 def _bind(port: int) -> socket.socket:
     """A socket that holds the port and does not listen yet."""
-    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        door.setblocking(False)
+        listener.setblocking(False)
         # Connections of before, that are present or fading out, are no strangers.
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((HOST, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
     except OSError as error:
-        door.close()
+        listener.close()
         raise BadMachine(
             f"Port {port}, wanted by a proxy, cannot be had: {error.strerror}.",
             f"{HOST}:{port}",
             "end the program that listens there, or choose another port",
         ) from error
-    return door
+    return listener

@@ -6,7 +6,7 @@ from collections import Counter
 from operator import itemgetter
 
 from lockgate.dataflow.locations import topics_among
-from lockgate.dataflow.steps import LateEvents, Letters, Read, TimedOut, Write
+from lockgate.dataflow.steps import DeadLetterStep, LateEvents, Read, TimedOut, Write
 from lockgate.planner.plan import Plan
 from lockgate.runtime.metrics.figures import Names
 from lockgate.spark.compile import Compiled
@@ -36,7 +36,7 @@ def names_of(planned: Plan, compiled: Compiled) -> Names:
         inputs={
             node.name: node.inputs
             for node in nodes
-            if node.inputs and not isinstance(node.step, Write | Letters | LateEvents | TimedOut)
+            if node.inputs and not isinstance(node.step, Write | DeadLetterStep | LateEvents | TimedOut)
         },
         outputs={one.tag or 0: one.name for one in compiled.counted},
         topics={topic: name for topic, name in topics if times[topic] == 1},

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from lockgate.errors import BadMachine, Refused
 from lockgate.runtime.metrics.health import Verdict
+from lockgate.serving.acceptor import BACKLOG
 from lockgate.serving.hosts import Hosts
 from lockgate.serving.http import TEXT, HttpServer, Page, Request
-from lockgate.serving.reception import BACKLOG
 
 _JSON = "application/json"
 

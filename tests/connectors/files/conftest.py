@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from support.desk import Desk
+from support.filesjob import FilesJob
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def files_job(tmp_path: Path) -> FilesJob:
     """An empty directory for a job's files."""
-    return Desk(tmp_path / "out")
+    return FilesJob(tmp_path / "out")

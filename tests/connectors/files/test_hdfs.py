@@ -19,18 +19,18 @@ from pyspark.sql import SparkSession
 from lockgate import FileSink, FileSource, Guarantee, Job, read_files, run, stream
 from lockgate.checkpoints.tree import HadoopTree
 from lockgate.commit.resource import Resource
-from lockgate.connectors.files import inbox
+from lockgate.connectors.files import listing
 from lockgate.connectors.files.compaction import compact
-from lockgate.connectors.files.inside import LeadsOutside
+from lockgate.connectors.files.confined import LeadsOutside
+from lockgate.connectors.files.filesystem import HadoopSystem
 from lockgate.connectors.files.store import FileStore
-from lockgate.connectors.files.system import HadoopSystem
 from lockgate.errors import EpochFailed, Refused
 from lockgate.faultpoints import Fault, as_environment
 from lockgate.lab.services.hdfs import Hdfs
 from lockgate.lab.services.processes import Daemon
 from lockgate.testing import ResourceContract, Row, opening
 from support import process
-from support.desk import entry
+from support.filesjob import entry
 from support.process import LOCKGATE, parameters
 from support.waiting import PATIENCE_SECONDS, Patience, wait_for
 
@@ -274,8 +274,8 @@ def test_nothing_outside_of_a_directory_is_deleted_or_moved(place: Place, name: 
     attempts: list[Callable[[], object]] = [
         lambda: system.delete(name),
         lambda: tree.remove(name),
-        lambda: inbox.remove(place.below("out"), name, place.spark),
-        lambda: inbox.move(place.below("out"), name, place.below("done"), "stolen", place.spark),
+        lambda: listing.remove(place.below("out"), name, place.spark),
+        lambda: listing.move(place.below("out"), name, place.below("done"), "stolen", place.spark),
     ]
     for attempt in attempts:
         with pytest.raises(LeadsOutside):

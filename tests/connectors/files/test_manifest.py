@@ -21,7 +21,7 @@ from lockgate.connectors.files.manifest import (
     partition_values,
 )
 from lockgate.errors import InvariantBroken
-from support.desk import Desk, entry
+from support.filesjob import FilesJob, entry
 
 GROUP = Group(kind="json", schema="n INT", partition_by=("k",), files=(DataFile("data/j/0-a/k=1/part-0.json", 9, 1),))
 MANIFEST = Manifest(
@@ -88,7 +88,7 @@ def test_a_manifest_that_cannot_be_read_stops_everything(content: bytes) -> None
     assert caught.value.where == "out/_lockgate/j/1.json"
 
 
-def test_another_format_is_refused_with_the_version_as_the_cure() -> None:
+def test_another_format_is_refused_with_the_version_as_the_fix() -> None:
     facts = {**json.loads(MANIFEST.to_bytes()), "format": 2}
     with pytest.raises(InvariantBroken, match=r"format 2; this version of Lockgate knows 1"):
         manifest_of(json.dumps(facts).encode(), "j", "here")
@@ -132,35 +132,35 @@ def test_the_values_of_a_partition_are_read_from_its_path(folders: str, values: 
     assert partition_values(f"data/j/0-a/{folders}part-0.json") == values
 
 
-def test_snapshots_let_a_reader_begin_late_and_pruning_keeps_the_last_two(desk: Desk) -> None:
-    store = desk.store()
+def test_snapshots_let_a_reader_begin_late_and_pruning_keeps_the_last_two(files_job: FilesJob) -> None:
+    store = files_job.store()
     for epoch in range(2 * SNAPSHOT_EVERY + 5):
-        desk.commit(store, epoch, [epoch])
+        files_job.commit(store, epoch, [epoch])
     read: list[str] = []
-    fresh = desk.log()
-    original = desk.system.read
-    desk.system.read = lambda name, **more: (read.append(name), original(name, **more))[1]  # type: ignore[method-assign]
+    fresh = files_job.log()
+    original = files_job.system.read
+    files_job.system.read = lambda name, **more: (read.append(name), original(name, **more))[1]  # type: ignore[method-assign]
     assert fresh.read().sequence == 2 * SNAPSHOT_EVERY + 5
     assert len([name for name in read if "_lockgate" in name]) <= SNAPSHOT_EVERY + 1
-    assert desk.seen() == list(range(2 * SNAPSHOT_EVERY + 5))
+    assert files_job.seen() == list(range(2 * SNAPSHOT_EVERY + 5))
     fresh.prune()
-    assert desk.manifests() == list(range(SNAPSHOT_EVERY, 2 * SNAPSHOT_EVERY + 6))
-    assert desk.seen() == list(range(2 * SNAPSHOT_EVERY + 5))
-    assert desk.store().read() == entry(2 * SNAPSHOT_EVERY + 4)
+    assert files_job.manifests() == list(range(SNAPSHOT_EVERY, 2 * SNAPSHOT_EVERY + 6))
+    assert files_job.seen() == list(range(2 * SNAPSHOT_EVERY + 5))
+    assert files_job.store().read() == entry(2 * SNAPSHOT_EVERY + 4)
 
 
-def test_nothing_is_pruned_before_there_are_two_snapshots(desk: Desk) -> None:
-    store = desk.store()
+def test_nothing_is_pruned_before_there_are_two_snapshots(files_job: FilesJob) -> None:
+    store = files_job.store()
     for epoch in range(SNAPSHOT_EVERY + 1):
-        desk.commit(store, epoch, [])
-    desk.log().prune()
-    assert desk.manifests() == list(range(1, SNAPSHOT_EVERY + 2))
+        files_job.commit(store, epoch, [])
+    files_job.log().prune()
+    assert files_job.manifests() == list(range(1, SNAPSHOT_EVERY + 2))
 
 
-def test_a_manifest_that_somebody_removed_is_missed(desk: Desk) -> None:
-    store = desk.store()
+def test_a_removed_manifest_is_noticed(files_job: FilesJob) -> None:
+    store = files_job.store()
     for epoch in range(3):
-        desk.commit(store, epoch, [epoch])
-    (desk.root / "_lockgate" / desk.job / f"{2:020}.json").unlink()
+        files_job.commit(store, epoch, [epoch])
+    (files_job.root / "_lockgate" / files_job.job / f"{2:020}.json").unlink()
     with pytest.raises(InvariantBroken, match=r"manifest 2 is gone, although 3 is there"):
-        desk.seen()
+        files_job.seen()

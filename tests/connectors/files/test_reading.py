@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lockgate.connectors.files.filesystem import HadoopSystem, LocalSystem
 from lockgate.connectors.files.manifest import partition_values
 from lockgate.connectors.files.reading import committed_files, read_files
 from lockgate.connectors.files.store import FileStore
-from lockgate.connectors.files.system import HadoopSystem, LocalSystem
 from lockgate.errors import Refused
-from support.desk import Desk, entry
+from support.filesjob import FilesJob, entry
 
 
-def test_a_directory_without_manifests_is_told_with_the_way_to_read_it(tmp_path: Path) -> None:
+def test_a_directory_without_manifests_is_reported_with_the_way_to_read_it(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none"):
         with pytest.raises(Refused, match="no manifests in") as caught:
             committed_files(str(place))
@@ -26,28 +26,28 @@ def test_a_directory_without_manifests_is_told_with_the_way_to_read_it(tmp_path:
         committed_files(str(tmp_path / "file"))
 
 
-def test_files_of_all_jobs_are_out_or_of_one(desk: Desk) -> None:
-    other = Desk(desk.root, job="another")
-    desk.commit(desk.store(), 0, [1])
+def test_committed_files_are_those_of_all_jobs_or_of_one(files_job: FilesJob) -> None:
+    other = FilesJob(files_job.root, job="another")
+    files_job.commit(files_job.store(), 0, [1])
     other.commit(other.store(), 0, [2])
-    assert desk.seen() == [1, 2]
-    (mine,) = committed_files(str(desk.root), job=desk.job)
+    assert files_job.seen() == [1, 2]
+    (mine,) = committed_files(str(files_job.root), job=files_job.job)
     assert json.loads(Path(mine).read_text()) == {"n": 1}
     with pytest.raises(Refused, match=r"no manifests of job 'none' in .*, only of another, payments"):
-        committed_files(str(desk.root), job="none")
+        committed_files(str(files_job.root), job="none")
 
 
-def test_what_was_staged_or_left_behind_is_not_among_the_files(desk: Desk) -> None:
-    store = desk.store()
-    desk.commit(store, 0, [1])
-    desk.stage(store, 1, [2])
-    (desk.root / "data" / desk.job / "part-0.json").write_text('{"n": 3}\n')
-    assert desk.seen() == [1]
+def test_what_was_staged_or_left_behind_is_not_among_the_files(files_job: FilesJob) -> None:
+    store = files_job.store()
+    files_job.commit(store, 0, [1])
+    files_job.stage(store, 1, [2])
+    (files_job.root / "data" / files_job.job / "part-0.json").write_text('{"n": 3}\n')
+    assert files_job.seen() == [1]
 
 
-def test_a_job_that_only_claimed_its_ledger_has_no_files(desk: Desk) -> None:
-    desk.store().publish(None, entry(None), after=None)
-    assert committed_files(str(desk.root)) == []
+def test_a_job_that_only_claimed_its_ledger_has_no_files(files_job: FilesJob) -> None:
+    files_job.store().publish(None, entry(None), after=None)
+    assert committed_files(str(files_job.root)) == []
 
 
 ROWS = [

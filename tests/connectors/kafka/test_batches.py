@@ -145,7 +145,7 @@ def test_a_batch_inside_a_batch_is_a_value() -> None:
 RECORD = varint(6) + b"\0" + varint(0) * 2 + varint(-1) * 2 + varint(0)
 
 
-def test_a_small_record_by_hand_is_read() -> None:
+def test_a_small_hand_written_record_is_read() -> None:
     assert list(only(seal(RECORD))) == [Record(0, None, None)]
 
 

@@ -168,7 +168,7 @@ def test_many_records_are_read_for_each_codec(codec: Codec) -> None:
     assert DefaultRecordBatch(batch).compression_type == codec.value
 
 
-def test_the_header_of_a_batch_says_who_wrote_it_and_when() -> None:
+def test_the_header_of_a_batch_says_which_producer_wrote_it_and_when() -> None:
     rows = [Row(timestamp_ms=NOW_MS), Row(timestamp_ms=NOW_MS + 70), Row(timestamp_ms=NOW_MS - 70)]
     reader = DefaultRecordBatch(encode_plainly(records_of(rows)))
     assert (reader.producer_id, reader.producer_epoch, reader.base_sequence) == (4711, 3, 17)

@@ -285,7 +285,7 @@ def presenting(presenter: Presenter) -> Iterator[list[Denied]]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_the_presenter_answers_behind_the_door_with_the_least_rights(mechanism: str, secured: Secured) -> None:
+def test_the_presenter_answers_behind_the_server_with_the_least_rights(mechanism: str, secured: Secured) -> None:
     presenter, rights = presenter_of(secured, mechanism)
     transactions, _, results = (name for _, _, name in rights)
     grant(secured.servers, "carol", *rights)

@@ -93,7 +93,7 @@ def test_certificates_and_an_encrypted_key_may_be_given_inline_and_on_one_line(s
 
 # What PLAIN sends is the password itself, and kafka-python writes down what it sends when it is asked to debug.
 @pytest.mark.parametrize(("way", "user", "level"), [("plain", "bob", "INFO"), ("scram_512", "alice", "DEBUG")])
-def test_a_wrong_password_is_told_at_once_is_not_shown_and_leaves_no_thread(
+def test_a_wrong_password_is_reported_at_once_is_not_shown_and_leaves_no_thread(
     way: str, user: str, level: str, secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: Way = getattr(secured, way)
@@ -109,7 +109,7 @@ def test_a_wrong_password_is_told_at_once_is_not_shown_and_leaves_no_thread(
     assert "wrong-secret" not in caplog.text
 
 
-def test_a_login_that_the_listener_does_not_take_is_told_at_once(secured: Secured) -> None:
+def test_a_login_that_the_listener_does_not_take_is_reported_at_once(secured: Secured) -> None:
     plain = {name: text for name, text in secured.plain.client.items() if name.startswith("sasl")}
     began = time.monotonic()
     with pytest.raises(UnsupportedSaslMechanismError):
@@ -128,7 +128,7 @@ def test_a_broker_that_a_stranger_vouches_for_is_not_believed(way: str, secured:
     assert time.monotonic() - began < FAST_S
 
 
-def test_a_client_without_a_certificate_is_told_at_once(secured: Secured) -> None:
+def test_a_client_without_a_certificate_gets_an_error_at_once(secured: Secured) -> None:
     client = {name: text for name, text in secured.certificate.client.items() if "keystore" not in name}
     began = time.monotonic()
     with pytest.raises(KafkaConnectionError, match="CERTIFICATE"):
@@ -148,7 +148,7 @@ def test_the_name_of_the_host_is_checked(secured: Secured) -> None:
 @pytest.mark.parametrize(
     "way", ["plain", "scram_256", "scram_512", "certificate", "file", "hook", "quoted", "certificate_file"]
 )
-def test_a_job_reads_and_writes_behind_the_door(way: str, secured: Secured, tmp_path: Path) -> None:
+def test_a_job_reads_and_writes_behind_the_server(way: str, secured: Secured, tmp_path: Path) -> None:
     """Spark's connector reads with these settings and writes the copy; our writer writes the other, in workers."""
     door = by_reference(way, secured, tmp_path) or getattr(secured, way)
     name = f"guarded-{uuid.uuid4().hex[:8]}"

@@ -43,7 +43,7 @@ def test_a_job_without_settings_gets_the_defaults() -> None:
     assert (settings.request_timeout_ms, settings.delivery_timeout_ms) == (30_000, 120_000)
 
 
-def test_what_concerns_writing_is_kept_apart_from_what_concerns_connecting() -> None:
+def test_what_concerns_writing_is_kept_separate_from_what_concerns_connecting() -> None:
     settings = read(
         {
             "compression.type": "zstd",
@@ -172,7 +172,7 @@ def test_a_login_that_is_not_well_formed_is_refused_without_showing_it(login: st
         ({"batch.size": True}, "neither text nor a whole number"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_with_its_cure(client: dict[str, str], told: str) -> None:
+def test_what_cannot_be_followed_is_refused_with_its_fix(client: dict[str, str], told: str) -> None:
     assert told in refusal(client)
 
 
@@ -224,7 +224,9 @@ def test_the_name_of_the_host_is_always_checked() -> None:
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
 @pytest.mark.parametrize("content", [None, "not PEM", CERTIFICATE])
-def test_a_file_that_cannot_be_used_is_told_with_the_machine(store: str, content: str | None, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_reported_with_the_machine(
+    store: str, content: str | None, tmp_path: Path
+) -> None:
     file = tmp_path / "a.pem"
     if content is not None:
         file.write_text(content)
@@ -235,7 +237,7 @@ def test_a_file_that_cannot_be_used_is_told_with_the_machine(store: str, content
     assert "every machine" in caught.value.fix
 
 
-def test_a_refusal_is_told_from_a_broker_that_is_away() -> None:
+def test_a_refusal_is_distinguished_from_a_broker_that_is_away() -> None:
     told = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
     told.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
     assert is_refusal(SaslAuthenticationFailedError())

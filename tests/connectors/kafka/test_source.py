@@ -104,7 +104,7 @@ def test_keys_headers_and_places_come_beside_the_value(kafka: str, topic: str, s
     assert row._headers == [{"key": "trace", "value": b"t-1"}]
 
 
-def test_a_run_starts_where_it_is_told(kafka: str, topic: str, send: Send, tmp_path: Path) -> None:
+def test_a_run_starts_at_the_given_position(kafka: str, topic: str, send: Send, tmp_path: Path) -> None:
     old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     for name, moment in (("old", old), ("new", new)):
         send(

@@ -68,7 +68,7 @@ def test_a_longer_time_out_than_the_broker_allows_is_refused() -> None:
         transaction_timeout_ms(told(wanted=70_000, **{"transaction.max.timeout.ms": "60000"}), where="here")
 
 
-def test_a_look_is_repeated_for_a_while_and_then_told() -> None:
+def test_a_look_is_repeated_for_a_while_and_then_reported() -> None:
     answers = [Unanswered("dead"), Unanswered("dead"), "here"]
 
     def ask() -> str:
@@ -121,7 +121,7 @@ def test_a_topic_is_described_as_a_writer_needs_it(connection: Connection, name:
 
 
 @pytest.mark.system
-def test_a_topic_that_somebody_else_made_first_is_taken_as_it_is(connection: Connection, name: str) -> None:
+def test_a_topic_that_another_process_made_first_is_taken_as_it_is(connection: Connection, name: str) -> None:
     make_topic(connection, name, partitions=2, where="test")
     assert make_topic(connection, name, partitions=5, where="test").partitions == 2
 

@@ -14,8 +14,8 @@ import pytest
 
 from lockgate.connectors.kafka import transaction
 from lockgate.connectors.kafka.codecs import Codec
-from lockgate.connectors.kafka.codes import RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.encode import Records, encode
+from lockgate.connectors.kafka.errorcodes import RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.topics import make_topic
 from lockgate.connectors.kafka.transaction import EndUnknown, TransactionLost, Transactions
 from lockgate.connectors.kafka.wire import Connection, Place, Producer, Unanswered
@@ -251,7 +251,7 @@ def test_source_offsets_are_seen_only_with_the_commit(kafka: str, transactions: 
     wait_for("the offset", lambda: committed() == 42)
 
 
-def test_offsets_that_cannot_be_written_are_told_in_words_and_spoil_nothing(
+def test_offsets_that_cannot_be_written_are_reported_in_words_and_spoil_nothing(
     kafka: str, transactions: Transactions, topic: str
 ) -> None:
     producer = transactions.begin()

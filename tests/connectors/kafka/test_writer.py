@@ -15,8 +15,8 @@ from kafka.record.memory_records import MemoryRecords
 from pyspark.sql import SparkSession
 
 from lockgate.connectors.kafka import writer as writers
-from lockgate.connectors.kafka.codes import Code
 from lockgate.connectors.kafka.encode import Records
+from lockgate.connectors.kafka.errorcodes import Code
 from lockgate.connectors.kafka.rights import Denied
 from lockgate.connectors.kafka.settings import ClientSettings, read_settings
 from lockgate.connectors.kafka.topics import describe_outputs, make_topic
@@ -322,7 +322,9 @@ def test_a_record_larger_than_a_batch_but_not_than_the_topic_takes_is_written(
 
 
 @pytest.mark.system
-def test_a_time_that_the_broker_refuses_is_final_and_told_in_its_own_words(connection: Connection, topic: str) -> None:
+def test_a_time_that_the_broker_refuses_is_final_and_reported_in_its_own_words(
+    connection: Connection, topic: str
+) -> None:
     epoch = Epoch(connection, topic, 1, **{"message.timestamp.after.max.ms": "1000"})
     now_ms = int(time.time() * 1000)
     ahead = Records(keys=None, values=pa.array([b"a"], pa.binary()), timestamps_ms=np.array([now_ms + 60_000]))

@@ -166,7 +166,7 @@ class TestRows:
         with pytest.raises(Failed, match="'at' is null"):
             sink.write(self.rows(("a", 4, None), ddl=ddl), 3)
 
-    def test_values_and_labels_of_every_kind_are_told(self, opened: Callable[..., MonitorSink]) -> None:
+    def test_values_and_labels_of_every_kind_are_reported(self, opened: Callable[..., MonitorSink]) -> None:
         sink = opened(labels=["text", "number", "yes", "at", "none"])
         rows = self.spark.sql(
             "SELECT 12.5BD AS n, 'a \"quoted\"\\nline' AS text, 7L AS number, true AS yes,"
@@ -282,7 +282,7 @@ def test_the_line_of_the_docs_plans_as_it_stands_there() -> None:
     assert planned.refusal() is None
 
 
-def test_a_port_that_is_taken_is_refused_with_the_cure() -> None:
+def test_a_port_that_is_taken_is_refused_with_the_fix() -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(BadMachine, match=f"127.0.0.1:{port}: Address already in use") as caught:
@@ -290,7 +290,7 @@ def test_a_port_that_is_taken_is_refused_with_the_cure() -> None:
     assert "port=0" in caught.value.fix
 
 
-def test_an_endpoint_lives_from_its_first_sink_to_its_last(opened: Callable[..., MonitorSink]) -> None:
+def test_an_endpoint_exists_from_its_first_sink_to_its_last(opened: Callable[..., MonitorSink]) -> None:
     one, two = opened("sink 'one'"), opened("sink 'two'", metric="other", labels="ip")
     assert one.address == two.address
     one.close()
@@ -329,7 +329,7 @@ def test_one_sink_for_two_outputs_is_refused_and_for_the_next_run_is_not(opened:
     assert scrape(sink) == {}
 
 
-def test_a_missing_package_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(BadMachine, match="not installed") as caught:
         MonitorSink(metric="seen", value="n").check("test")

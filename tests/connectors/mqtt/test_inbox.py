@@ -42,7 +42,7 @@ def test_asking_twice_for_the_same_epoch_gives_the_same() -> None:
     assert texts(inbox, 0, 2) == texts(inbox, 0, 2) == [(0, "a"), (1, "b")]
 
 
-def test_numbers_go_on_behind_an_epoch_that_a_dead_driver_planned() -> None:
+def test_numbers_continue_after_an_epoch_that_a_dead_driver_planned() -> None:
     inbox = received("a")
     assert texts(inbox, 5, 8) == []
     assert inbox.complete(8) == []
@@ -123,7 +123,7 @@ class ModelBroker:
 
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from(["publish", "plan", "complete", "cut", "cut and lose", "crash"]), max_size=60))
-def test_nothing_is_acknowledged_before_it_is_complete_and_all_that_the_broker_kept_comes_out(
+def test_nothing_is_acknowledged_before_it_is_complete_and_all_that_the_broker_kept_is_emitted(
     events: list[str],
 ) -> None:
     broker, inbox = ModelBroker(), Inbox()

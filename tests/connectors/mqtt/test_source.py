@@ -328,7 +328,7 @@ def test_messages_that_come_again_after_a_lost_connection_are_known(
 
 
 @pytest.mark.system
-def test_two_readers_of_one_session_are_kept_apart(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_readers_of_one_session_are_kept_separate(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqttsession, "_PREDECESSOR_SECONDS", 0.5)
     with opened(link(broker), broker):
         with pytest.raises(Failed, match="has another reader on this machine"):
@@ -338,7 +338,7 @@ def test_two_readers_of_one_session_are_kept_apart(broker: Broker, monkeypatch: 
 
 
 @pytest.mark.system
-def test_messages_without_acknowledgement_are_held_up_to_a_limit_and_a_loss_is_told(
+def test_messages_without_acknowledgement_are_held_up_to_a_limit_and_a_loss_is_reported(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(link(broker, is_kept=False, room=5), broker) as session:
@@ -360,7 +360,7 @@ def check(source: MqttSource, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, **
 
 
 @pytest.mark.system
-def test_a_bad_login_is_refused_with_the_cure(broker: Broker) -> None:
+def test_a_bad_login_is_refused_with_the_fix(broker: Broker) -> None:
     with pytest.raises(Refused, match=r"refuses the connection: Not authorized") as caught:
         check(broker.source(password="guess"))
     assert "username= and password=" in caught.value.fix

@@ -14,8 +14,8 @@ from lockgate.connectors.mqtt.session import Link, Session, probe
 from lockgate.errors import BadJob, BadMachine, Failed, Refused, Unreachable
 from lockgate.planner.plan import plan
 from support.certificates import Authority
+from support.impostors import Listener, listener
 from support.mqtt import LOGIN, Broker, running_broker
-from support.strangers import Listener, listener
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
@@ -132,7 +132,9 @@ def test_a_broker_that_asks_who_we_are_lets_in_who_shows_it(
         probe(link(broker.port, trusting(authority) | identity, password="guess"))
 
 
-def test_a_reference_without_a_value_is_refused_before_anybody_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_without_a_value_is_refused_before_any_connection_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("METER", raising=False)
     with listener() as someone:
         with pytest.raises(Refused, match="env:METER leads to no value") as caught:

@@ -107,7 +107,7 @@ def test_a_reference_is_its_own_name_and_is_not_resolved_for_it() -> None:
         "postgresql://[2001:db8::7]/sales",
     ],
 )
-def test_a_server_elsewhere_has_to_prove_who_it_is(dsn: str) -> None:
+def test_a_remote_server_has_to_prove_its_identity(dsn: str) -> None:
     assert demanded(dsn) == WHOLE
 
 

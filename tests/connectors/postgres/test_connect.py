@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from lockgate.connectors.postgres import connect as door
+from lockgate.connectors.postgres import connect as connecting
 from lockgate.connectors.postgres.connect import PATIENCE, Away, Lost, StagingGone, connect, failure_of
 from lockgate.errors import EpochFailed, Failed, Refused, RowRefused, Unreachable
 from lockgate.lab.services.postgres import Postgres
@@ -80,11 +80,11 @@ def test_a_wrong_address_is_refused_at_once(dsn: str, change: tuple[str, str], w
     assert "wr0ng-word" not in str(raised.value)
 
 
-def test_a_server_that_does_not_come_is_told_after_the_patience(
+def test_a_server_that_does_not_come_up_is_reported_after_the_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(door, "_WORD_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(door, "_LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(connecting, "_WORD_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(connecting, "_LOOK_EVERY_SECONDS", 0.02)
     dsn = "postgresql://ada:s3cret@127.0.0.1:1/sales"
     with caplog.at_level(logging.WARNING), pytest.raises(Away, match=r"refused.*; waited for it 0 s") as raised:
         connect(dsn, where="test", name="test", patience=SOON)

@@ -13,7 +13,7 @@ from lockgate.connectors.postgres import copying
 from lockgate.connectors.postgres.connect import Away
 from lockgate.connectors.postgres.copying import CopyOrder, as_csv
 from lockgate.connectors.postgres.staging import Staging, make_registry, registered
-from lockgate.connectors.postgres.tables import TableName
+from lockgate.connectors.postgres.tableschema import TableName
 from lockgate.errors import Refused, RowRefused
 from lockgate.failures import Carried, find_error
 

@@ -24,9 +24,9 @@ from lockgate.faultpoints import Fault, arm, as_environment
 from lockgate.guarantees import Delivery
 from lockgate.testing import ResourceContract, Row, opening
 from support.certificates import Authority
+from support.impostors import tls_in_front
 from support.process import LOCKGATE, program, run, running
 from support.programs.upserts import drive
-from support.strangers import tls_in_front
 
 DSN = "postgresql://ada:s3cret@db:5432/sales"
 AT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -234,7 +234,7 @@ def test_a_plain_write_needs_no_ledger(spark: SparkSession, dsn: str, database: 
 
 
 @pytest.mark.system
-def test_a_row_that_is_not_taken_is_told_in_one_piece(spark: SparkSession, dsn: str, database: Any) -> None:
+def test_a_row_that_is_not_taken_is_reported_in_one_piece(spark: SparkSession, dsn: str, database: Any) -> None:
     database.execute("CREATE TABLE short (name varchar(4))")
     resource = open_one(spark, PostgresSink(table="short", dsn=dsn))
     frame = spark.sql("SELECT IF(id = 7, 'too long', 'ok') AS name FROM range(0, 20, 1, 2)")

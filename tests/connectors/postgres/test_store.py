@@ -18,9 +18,9 @@ import pytest
 from psycopg.sql import SQL
 
 from lockgate.commit.followers import Followers
-from lockgate.commit.ledger import Entry, new_life
+from lockgate.commit.ledger import Entry, reset_entry
 from lockgate.commit.protocol import Step
-from lockgate.connectors.postgres import connect as door
+from lockgate.connectors.postgres import connect as connecting
 from lockgate.connectors.postgres import store
 from lockgate.connectors.postgres.sink import PostgresSink
 from lockgate.connectors.postgres.staging import make_table
@@ -234,7 +234,7 @@ def test_a_clean_end_leaves_only_what_still_waits(dsn: str, orders: Any, databas
         assert len(staging_tables(database)) == count
 
 
-def test_removing_passes_over_what_somebody_dropped(resource: Any, orders: Any, database: Any) -> None:
+def test_removing_skips_what_another_process_dropped(resource: Any, orders: Any, database: Any) -> None:
     name = resource.stage({"out": SMALL}, 0)
     leftovers = resource.leftovers()
     table, _ = staging_tables(database)
@@ -257,7 +257,7 @@ def test_another_jobs_staging_is_left_alone(dsn: str, resource: Any, orders: Any
     other.close()
 
 
-def test_staging_is_dropped_when_it_is_out(resource: Any, database: Any) -> None:
+def test_staging_is_dropped_when_it_is_published(resource: Any, database: Any) -> None:
     for last, entry in [(None, FIRST), (FIRST, SECOND)]:
         resource.publish(resource.stage({"out": SMALL}, 0), entry, after=last)
         assert (staging_tables(database), resource.leftovers()) == ([], [])
@@ -411,7 +411,7 @@ def test_of_drivers_that_publish_at_once_one_wins(after: Entry | None, dsn: str,
         driver.close()
 
 
-def test_a_task_that_was_stopped_hangs_nobody(dsn: str, resource: Any, orders: Any, database: Any) -> None:
+def test_a_stopped_task_blocks_no_other_task(dsn: str, resource: Any, orders: Any, database: Any) -> None:
     resource.publish(resource.stage({"out": MORE}, 0), FIRST, after=None)
     with psycopg.connect(dsn) as zombie:
         table = make_table(zombie, resource._prepared["out"].staging)
@@ -442,7 +442,7 @@ def test_a_task_that_dies_right_before_the_server_does_not_keep_it_from_coming_b
         assert reader.execute("SELECT count(*) FROM orders").fetchone() == (4,)
 
 
-def test_a_driver_that_was_stopped_while_it_reads_staging_hangs_nobody(
+def test_a_driver_that_was_stopped_while_it_reads_staging_blocks_no_other_driver(
     dsn: str, resource: Any, orders: Any, database: Any
 ) -> None:
     removed = resource.stage({"out": MORE}, 0)
@@ -463,8 +463,8 @@ def test_a_driver_that_was_stopped_in_its_transaction_is_ended_by_the_server(
     dsn: str, resource: Any, orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resource.publish(None, FIRST, after=None)
-    monkeypatch.setattr(door, "IDLE_LIMIT", timedelta(seconds=1))
-    with door.connect(dsn, where="test", name="zombie") as zombie:
+    monkeypatch.setattr(connecting, "IDLE_LIMIT", timedelta(seconds=1))
+    with connecting.connect(dsn, where="test", name="zombie") as zombie:
         zombie.execute("SELECT * FROM lockgate_ledger FOR UPDATE")
         resource.publish(None, SECOND, after=FIRST)
         with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
@@ -564,7 +564,7 @@ def test_an_answer_to_a_commit_that_is_lost_is_not_guessed(
 def test_a_server_that_stays_away_ends_in_an_error_that_repeats_the_epoch(
     server: Postgres, resource: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr(connecting, "PATIENCE", timedelta(seconds=0.3))
     server.stop()
     try:
         with pytest.raises(EpochFailed, match="PostgreSQL is not there"):
@@ -642,7 +642,7 @@ def test_a_row_that_the_table_refuses_only_after_the_decision_waits_until_it_is_
 ) -> None:
     resource = open_sinks(is_deciding=False, out=PostgresSink(table="orders", dsn=dsn))
     followers = Followers("job", {"table": resource})
-    followers.forget(new_life(datetime.now(UTC)))
+    followers.forget(reset_entry(datetime.now(UTC)))
     decided = replace(FIRST, staged=followers.stage({"table": {"out": SMALL}}, 0))
     database.execute("ALTER TABLE orders ADD CONSTRAINT small CHECK (id < 2)")
     with pytest.raises(Failed, match=r"is decided, but table refuses the rows[\s\S]*change the table"):

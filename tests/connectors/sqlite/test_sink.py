@@ -95,7 +95,7 @@ class TestModes(Sqlite):
         assert caught.value.where == f"SqliteSink(table='out'), SQLite file {self.path}"
         assert list(self.seen()) == []
 
-    def test_a_key_that_is_null_is_told_for_a_dead_letter(self) -> None:
+    def test_a_key_that_is_null_is_reported_for_a_dead_letter(self) -> None:
         frame = self._spark.createDataFrame([(1, "one"), (None, "none")], "id INT, name STRING")
         refusal = self.sink(key="id").refusal(frame, within=None, where="test")
         assert refusal is not None
@@ -144,7 +144,7 @@ def test_a_sink_that_can_mean_nothing_is_refused(how: dict[str, str], told: str)
         SqliteSink(**how)
 
 
-def test_a_file_that_cannot_be_opened_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_refused_with_the_fix(tmp_path: Path) -> None:
     sink = SqliteSink(table="out", path=str(tmp_path / "missing" / "a.db"))
     with pytest.raises(Refused, match="cannot open"):
         sink.write(None, 0)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_without_a_transaction_a_key_makes_it_idempotent() -> None:
     assert "through the driver" in SqliteSink(table="out", path="a.db").summary()
 
 
-def test_an_empty_ledger_is_begun_only_where_that_is_allowed_and_then_stops_every_driver_that_is_older(
+def test_an_empty_ledger_is_begun_only_if_that_is_allowed_and_then_stops_every_driver_that_is_older(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = SqliteSink(table="out", path=str(tmp_path / "out.db"), key="id")

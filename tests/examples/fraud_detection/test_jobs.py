@@ -228,7 +228,7 @@ def test_the_answer_joins_what_has_come_for_a_payment_and_is_ended() -> None:
 
 @pytest.mark.prove
 @pytest.mark.process
-def test_answers_go_on_in_part_while_an_analyser_is_stopped_and_killed(stack: Stack, tmp_path: Path) -> None:
+def test_answers_continue_in_part_while_an_analyser_is_stopped_and_killed(stack: Stack, tmp_path: Path) -> None:
     settings = Settings(rate=100, warm_up=10.0, undisturbed=20.0, beside=5.0, stopped=5.0, killed=5.0)
     told: list[str] = []
     measured = show(FILE, stack, settings=settings, now=datetime.now(), tell=told.append, home=tmp_path / "show")

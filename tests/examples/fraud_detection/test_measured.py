@@ -67,7 +67,7 @@ def test_payments_between_the_phases_are_counted_too() -> None:
     assert (counts[BETWEEN].missed, counts[ALL].missed, counts[ALL].partial) == (100, 100, 100)
 
 
-def test_scores_at_the_end_of_an_epoch_are_told_apart_and_none_is_left_out() -> None:
+def test_scores_at_the_end_of_an_epoch_are_distinguished_and_none_is_omitted() -> None:
     scores = {"amount": {id: at + (400 if 4000 <= at <= 6000 else 3) for id, at in stamps().arrivals.items()}}
     timed = time_scores(stamps(scores=scores), QUIET)["amount"]
     counts = {kind: times.latencies.count for kind, times in timed.items()}

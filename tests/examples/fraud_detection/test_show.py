@@ -74,7 +74,7 @@ def test_it_runs_on_a_fresh_clone_and_leaves_the_services_usable(
 
 
 @pytest.mark.process
-def test_it_ends_what_it_has_started_when_somebody_wants_the_end(
+def test_it_ends_what_it_has_started_when_a_signal_asks_for_the_end(
     told: dict[str, Any],
     left: list[subprocess.Popen[bytes]],
     tmp_path: Path,
@@ -129,7 +129,7 @@ def test_it_ends_and_deletes_what_a_show_that_was_killed_has_left(
         ("", "it said nothing"),
     ],
 )
-def test_a_part_that_has_ended_is_told_with_its_cause(said: str, words: str, tmp_path: Path) -> None:
+def test_a_part_that_has_ended_is_reported_with_its_cause(said: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "place.err").write_text(said)
     lines = str(stage_of(tmp_path)._failed("place")).splitlines()
     assert lines[:2] == ["place has ended:", f"    | {words}"]

@@ -24,7 +24,7 @@ def test_frauds_of_every_kind_are_planted_and_few() -> None:
     assert kinds[None] > 0.95 * len(PAYMENTS)
 
 
-def test_only_frauds_are_abroad_at_listed_merchants_or_far_above_the_usual_amount() -> None:
+def test_only_frauds_are_foreign_at_listed_merchants_or_far_above_the_usual_amount() -> None:
     assert all((payment["country"] != payment["home"]) == (payment["fraud"] == "place") for payment in PAYMENTS)
     assert all((payment["merchant"] in BLACKLIST) == (payment["fraud"] == "blacklist") for payment in PAYMENTS)
     usual = defaultdict(list)

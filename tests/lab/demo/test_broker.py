@@ -57,7 +57,7 @@ def test_it_is_stopped_too_when_what_was_shown_fails(tmp_path: Path) -> None:
     assert services.running == set()
 
 
-def test_whoever_started_it_leaves_it_to_another_who_uses_it(tmp_path: Path) -> None:
+def test_the_process_that_started_it_leaves_it_to_another_that_uses_it(tmp_path: Path) -> None:
     services = Services(tmp_path)
     first, second = borrow(services), borrow(services, postgres=True)
     first.__enter__()
@@ -68,7 +68,7 @@ def test_whoever_started_it_leaves_it_to_another_who_uses_it(tmp_path: Path) -> 
     assert services.running == set()
 
 
-def test_what_one_who_was_killed_has_started_belongs_to_whoever_uses_it_now(tmp_path: Path) -> None:
+def test_what_a_killed_process_has_started_belongs_to_its_present_user(tmp_path: Path) -> None:
     (tmp_path / "borrowed").write_text("kafka\n")
     services = Services(tmp_path, "kafka")
     with borrow(services) as is_left_running:

@@ -37,7 +37,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     assert "smoke_alarm" in refused.value.fix
 
 
-def test_a_machine_without_the_examples_is_told_of(tmp_path: Path) -> None:
+def test_a_machine_without_the_examples_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadMachine, match="not on this machine"):
         find_examples((tmp_path,))
 

@@ -72,7 +72,7 @@ def test_what_the_operating_system_does_not_do_is_a_paragraph_too(
     assert told[2].startswith("  fix:   ")
 
 
-def test_what_nobody_foresaw_is_a_paragraph_and_a_file(
+def test_an_unexpected_error_is_a_paragraph_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -97,7 +97,7 @@ def test_events_lie_in_as_many_files_as_there_are_epochs_in_the_order_of_their_a
     assert numbers == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
-def test_a_directory_that_nobody_named_is_removed() -> None:
+def test_a_directory_that_no_ledger_names_is_removed() -> None:
     with in_directories("in") as tryout:
         tryout.send("in", [{"number": 1}])
         place = Path(tryout.places["in"])
@@ -207,7 +207,7 @@ def test_a_run_leaves_no_topics_behind_however_it_ends(ran: list[Any], cluster: 
     assert cluster == before
 
 
-def test_whoever_may_not_delete_topics_has_the_result_all_the_same(
+def test_a_user_who_may_not_delete_topics_still_has_the_result(
     ran: list[Any], cluster: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:

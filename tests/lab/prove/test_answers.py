@@ -125,7 +125,7 @@ def test_order_volume_counts_a_late_order_in_the_totals_alone() -> None:
     assert all("_late" not in row for row in rows["totals"])
 
 
-def test_a_minute_is_told_when_the_watermark_has_reached_its_end() -> None:
+def test_a_minute_is_emitted_when_the_watermark_has_reached_its_end() -> None:
     def counted(last: float) -> list[tuple[str, int]]:
         events = timed({"ip": "a", "url": "u", "at": 3}, {"ip": "a", "url": "u", "at": 59}, {"ip": "b", "at": last})
         return [(row["ip"], row["requests"]) for row in told("requests_per_ip", "requests", events)["counts"]]
@@ -134,7 +134,7 @@ def test_a_minute_is_told_when_the_watermark_has_reached_its_end() -> None:
     assert counted(70) == [("a", 2)]
 
 
-def test_a_late_request_is_told_with_the_minute_that_it_missed() -> None:
+def test_a_late_request_is_reported_with_the_minute_that_it_missed() -> None:
     events = timed({"ip": "a", "url": "u", "at": 200}, {"ip": "b", "url": "v", "at": 3, "_late": True})
     rows = told("requests_per_ip", "requests", events)
     assert rows["late"] == [{"ip": "b", "url": "v", "at": at(3), "window_start": at(0), "window_end": at(60)}]
@@ -338,7 +338,7 @@ def test_the_key_of_a_record_is_read(key: str, line: str, expected: Event, tmp_p
     assert rows_of(job, given(job, tmp_path, line))["in"] == [{**expected, "v": 1, "_late": False}]
 
 
-def test_late_events_are_marked_and_bad_ones_left_out() -> None:
+def test_late_events_are_marked_and_bad_ones_omitted() -> None:
     late = moved("requests_per_ip")
     made = make_workload(late, Shape(events=1000, rows_per_epoch=50, late_share=0.05))
     marks = [number for number, row in enumerate(rows_of(late, made)["requests"]) if row["_late"]]

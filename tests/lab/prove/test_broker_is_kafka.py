@@ -21,8 +21,8 @@ import pytest
 
 from lockgate.connectors.kafka.batches import read_batches
 from lockgate.connectors.kafka.codecs import Codec
-from lockgate.connectors.kafka.codes import RETRIABLE, Code
 from lockgate.connectors.kafka.encode import Records, encode
+from lockgate.connectors.kafka.errorcodes import RETRIABLE, Code
 from lockgate.connectors.kafka.settings import read_settings
 from lockgate.connectors.kafka.topics import make_topic
 from lockgate.connectors.kafka.transaction import DECIDED
@@ -320,7 +320,7 @@ def test_a_time_out_shuts_the_writer_out_in_the_model_as_on_a_real_broker(sides:
     sequence.show()
 
 
-def test_a_model_that_differs_is_told_with_the_requests_that_led_there() -> None:
+def test_a_model_that_differs_is_reported_with_the_requests_that_led_there() -> None:
     """The comparison itself, against a second model that forgets what was written in the second place."""
     other = ModelSide()
     produce = other.broker.produce

@@ -86,28 +86,28 @@ def test_whole_epochs_in_order_hold_and_aborted_rows_are_not_seen() -> None:
         ({"p1": [5]}, r"rows \[4\] of epoch 1 are not visible in \('out', 0\)"),
     ],
 )
-def test_rows_that_are_doubled_misplaced_or_missing_are_told(rows: dict[str, list[int]], told: str) -> None:
+def test_rows_that_are_doubled_misplaced_or_missing_are_reported(rows: dict[str, list[int]], told: str) -> None:
     case = whole()
     case.transaction(ledger=("a", 1), **rows)
     with pytest.raises(Broken, match=told):
         case.finish()
 
 
-def test_half_an_epoch_in_a_partition_is_told_at_once() -> None:
+def test_half_an_epoch_in_a_partition_is_reported_at_once() -> None:
     case = Case()
     case.transaction(p0=[0])
     with pytest.raises(Broken, match=r"epoch 0 is visible in \('out', 0\) without its rows \[2\]"):
         case.checks.look(case.broker, ENDS)
 
 
-def test_epochs_out_of_order_are_told() -> None:
+def test_epochs_out_of_order_are_reported() -> None:
     case = Case()
     case.transaction(p0=[4])
     with pytest.raises(Broken, match=r"rows \[0, 2\] of epoch 0 are not visible"):
         case.checks.look(case.broker, ENDS)
 
 
-def test_a_run_that_comes_back_after_another_took_over_is_told() -> None:
+def test_a_run_that_comes_back_after_another_took_over_is_reported() -> None:
     case = whole()
     case.transaction(ledger=("b", 0))
     case.transaction(p0=[4], p1=[5], ledger=("a", 1))
@@ -125,21 +125,21 @@ def test_a_run_that_only_claimed_may_claim_again() -> None:
 
 
 @pytest.mark.parametrize("epoch", [None, 2])
-def test_a_ledger_that_goes_back_or_leaps_is_told(epoch: int | None) -> None:
+def test_a_ledger_that_goes_back_or_leaps_is_reported(epoch: int | None) -> None:
     case = whole()
     case.transaction(ledger=("a", epoch))
     with pytest.raises(Broken, match=f"the ledger goes from epoch 0 to {epoch}"):
         case.checks.look(case.broker, ENDS)
 
 
-def test_a_ledger_that_stays_behind_is_told() -> None:
+def test_a_ledger_that_stays_behind_is_reported() -> None:
     case = whole()
     case.transaction(p0=[4], p1=[5])
     with pytest.raises(Broken, match="all 2 epochs are done, and the ledger is at 0"):
         case.finish()
 
 
-def test_a_transaction_that_is_left_open_is_told() -> None:
+def test_a_transaction_that_is_left_open_is_reported() -> None:
     case = whole()
     case.transaction(p0=[4], p1=[5], ledger=("a", 1))
     case.write(case.begin(), 0, [9])

@@ -40,7 +40,7 @@ import psutil
 import pytest
 from kafka.partitioner.default import murmur2
 
-from lockgate.cli import proven
+from lockgate.cli import provenjob
 from lockgate.cli.jobfile import load_job
 from lockgate.connectors.kafka.settings import read_settings
 from lockgate.connectors.kafka.topics import delete_ours
@@ -60,7 +60,7 @@ from lockgate.lab.rig.judge.findings import Outcome
 from lockgate.lab.rig.judge.promises import Promises
 from lockgate.lab.rig.readers import topics
 from lockgate.lab.rig.trial import Trial as Observed
-from lockgate.lab.rig.troubles.asleep import Asleep
+from lockgate.lab.rig.troubles.pauses import Pauses
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
 from lockgate.lab.services.stack import Stack
@@ -126,7 +126,7 @@ class Overtaken(Trouble):
     """Lets it happen."""
 
     def __init__(self, how: Overtaking, scene: Scene, tell: Tell) -> None:
-        directory = scene.marks / "overtaken" / how.point
+        directory = scene.drivers.directory / "marks" / "overtaken" / how.point
         directory.mkdir(parents=True)
         self._how, self._scene, self._tell = how, scene, tell
         self._marks = {name: directory / name for name in ("stop", "die", "until")}
@@ -192,7 +192,7 @@ class OvertakenRun(Run):
     overtakings: Sequence[Overtaking] = ()
 
     def _troubles(self, scene: Scene, trial: Observed) -> Sequence[Trouble]:
-        others = [one for one in super()._troubles(scene, trial) if not isinstance(one, Asleep)]
+        others = [one for one in super()._troubles(scene, trial) if not isinstance(one, Pauses)]
         return [*others, *(Overtaken(how, scene, trial.note) for how in self.overtakings)]
 
 
@@ -240,7 +240,7 @@ def prover(name: str, services: Stack, home: Path) -> Prover:
         environ={},
         job=job,
         source={"file": str(file), "parameters": [], "through_spark": False},
-        job_file=Path(proven.__file__),
+        job_file=Path(provenjob.__file__),
         workload=make_workload(),
         rows_per_epoch=ROWS_PER_EPOCH,
         stack=services,
@@ -316,13 +316,13 @@ def test_without_the_ledger_an_epoch_comes_twice(copies: Prover, switch_off: Swi
 
 
 @pytest.mark.prove
-def test_without_the_claim_a_driver_that_was_overtaken_goes_on(copies: Prover, switch_off: SwitchOff) -> None:
+def test_without_the_claim_a_driver_that_was_overtaken_continues(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("claim")
     assert_broken(copies("claim", OVERTAKEN_AT_BEGIN), "taken over")
 
 
 @pytest.mark.prove
-def test_without_claim_and_ledger_it_writes_what_is_out(copies: Prover, switch_off: SwitchOff) -> None:
+def test_without_claim_and_ledger_it_writes_what_is_committed(copies: Prover, switch_off: SwitchOff) -> None:
     switch_off("claim", "ledger")
     assert_broken(copies("claim-ledger", OVERTAKEN_AT_BEGIN), "taken over", "duplicated", "split epochs")
 

@@ -16,7 +16,7 @@ from lockgate.errors import Refused
 from lockgate.lab.prove.places import Place, find_readers, place_of
 from lockgate.lab.prove.redirect import Site, redirect
 from lockgate.lab.rig.judge.promises import Keeping
-from lockgate.lab.rig.readers.own import LookedAt
+from lockgate.lab.rig.readers.customsinks import CustomSinkRows
 from lockgate.lab.rig.readers.polling import Away
 from support.process import LOCKGATE, run
 from support.waiting import PATIENCE_SECONDS
@@ -123,7 +123,7 @@ def test_own_endpoints_move_and_the_sinks_own_reader_is_asked(job_file: Path, si
     (result,) = moved.results
     assert place_of(result, site) == Place("large", Keeping.ADDED, has_transactions=False)
     readers = find_readers(moved, servers=site.servers)
-    assert [type(one) for one in readers.outputs] == [LookedAt]
+    assert [type(one) for one in readers.outputs] == [CustomSinkRows]
     location = result.sink.location
     assert isinstance(location, OwnRows)
     assert list(location.look()) == []
@@ -151,21 +151,21 @@ def test_an_own_endpoint_that_does_not_move_is_refused_with_the_fix(
 
 def test_rows_of_an_own_reader_keep_their_places_in_any_order() -> None:
     there: list[dict[str, Any]] = [{"id": 1}, {"id": 2}, {"id": 2}]
-    reader = LookedAt("out", lambda: there)
+    reader = CustomSinkRows("out", lambda: there)
     first = {row.version: row.offset for row in reader.look(())}
     assert sorted(first.values()) == [0, 1, 2]
     there.reverse()
     there.append({"id": 3})
     assert {row.version: row.offset for row in reader.look(())} == {**first, (b'{"id":3}', 0): 3}
     assert [row.value for row in reader.look(first)] == [b'{"id":3}']
-    keyed = LookedAt("out", lambda: there, key=("ID",))
+    keyed = CustomSinkRows("out", lambda: there, key=("ID",))
     assert [row.key for row in keyed.look(())] == [row.value for row in keyed.look(())]
 
     def fail() -> Any:
         raise OSError("the disk is away")
 
     with pytest.raises(Away, match="OSError: the disk is away"):
-        LookedAt("out", fail).look(())
+        CustomSinkRows("out", fail).look(())
 
 
 @pytest.mark.system

@@ -216,19 +216,19 @@ def test_what_was_promised_is_said_and_what_happened_beside_it(given: Report, pr
         assert ("What it allows" in text) is bool(happened)
 
 
-def test_of_what_could_not_be_judged_nobody_says_that_it_did_not_happen() -> None:
+def test_what_could_not_be_judged_is_not_reported_as_not_happened() -> None:
     given = replace(UNKNOWN.verdict, settings=replace(SETTINGS, guarantee=Guarantee.AT_MOST_ONCE))
     assert replace(UNKNOWN, verdict=given).allowed == ""
 
 
-def test_what_was_not_promised_stands_apart_although_a_trial_is_unknown() -> None:
+def test_what_was_not_promised_is_separate_although_a_trial_is_unknown() -> None:
     one = weak(Guarantee.AT_MOST_ONCE, lost=4)
     given = replace(one, verdict=replace(one.verdict, trials=(*one.verdict.trials, *UNKNOWN.verdict.trials[1:2])))
     text = Page(write_page(given)).text
     assert text.index(" duplicated ? unknown in 1 of 2") < text.index("not promised") < text.index(" lost ? unknown")
 
 
-def test_faults_that_were_skipped_are_told_with_the_reason() -> None:
+def test_faults_that_were_skipped_are_reported_with_the_reason() -> None:
     skipped = {"fill disk": "no <tmpfs> can be mounted here", "kill postgres": "no sink in PostgreSQL"}
     given = replace(HOLDING, skipped=skipped)
     assert given.as_json()["skipped"] == skipped
@@ -238,7 +238,7 @@ def test_faults_that_were_skipped_are_told_with_the_reason() -> None:
     assert "tried here" not in write_page(HOLDING) + HOLDING.as_text(width=80)
 
 
-def test_the_reason_of_every_unknown_is_told() -> None:
+def test_the_reason_of_every_unknown_is_reported() -> None:
     why = "process 'gaps' sets timers, which are due when an epoch ends (process 'gaps', declared at payments.py:7)"
     checks = {**trial(0).checks, "lost": Check(Outcome.UNKNOWN, reason="nothing to <compare> with")}
     given = replace(report(replace(trial(0), checks=checks)), unsteady=(why,))
@@ -292,7 +292,7 @@ def test_a_square_that_does_not_hold_says_so_without_colour() -> None:
     assert "? 14 of 14" in Page(write_page(UNKNOWN)).text
 
 
-def test_every_check_is_told_with_its_meaning() -> None:
+def test_every_check_is_reported_with_its_meaning() -> None:
     for given in ALL:
         text = Page(write_page(given)).text
         assert all(meaning in text for meaning in MEANINGS.values())
@@ -329,7 +329,7 @@ def test_a_long_text_is_whole_in_the_time_line() -> None:
     assert Page(write_page(BROKEN)).text.count("x" * 100) == len(EXAMPLE.moments)
 
 
-def test_recoveries_are_told_by_rank() -> None:
+def test_recoveries_are_reported_by_rank() -> None:
     given = report(replace(trial(0), recoveries_seconds=tuple(float(number) for number in range(1, 101))))
     assert given.recovery == {"p50": 50.0, "p99": 99.0, "longest": 100.0}
     assert report(replace(trial(0), recoveries_seconds=())).recovery is None
@@ -370,6 +370,6 @@ def test_the_text_has_the_counterexample_and_says_it_once() -> None:
     assert "duplicated         broken in 1 of 3        3" in text
 
 
-def test_what_a_check_means_is_told_where_there_is_room() -> None:
+def test_what_a_check_means_is_printed_if_there_is_room() -> None:
     assert MEANINGS["lost"] in HOLDING.as_text(width=120)
     assert MEANINGS["lost"] not in HOLDING.as_text(width=80)

@@ -11,8 +11,8 @@ from lockgate.guarantees import Guarantee
 from lockgate.lab.prove.places import Place, find_readers, place_of, unread
 from lockgate.lab.prove.redirect import Redirected, Site, redirect
 from lockgate.lab.rig.judge.promises import Keeping
+from lockgate.lab.rig.readers.databases import PostgresRows, SqliteRows
 from lockgate.lab.rig.readers.files import Files
-from lockgate.lab.rig.readers.tables import PostgresRows, SqliteRows
 from lockgate.lab.rig.readers.topics import Topics
 
 AUTHORS = "postgresql://me@theirs/db"
@@ -60,7 +60,7 @@ def test_every_place_has_its_reader(tmp_path: Path) -> None:
     assert readers.labels == ("out-0", "out-1", "out-2", "out-3-results", "out-3-latest", "out-4")
 
 
-def test_outputs_that_keep_nothing_are_told_and_a_job_without_others_is_refused(tmp_path: Path) -> None:
+def test_outputs_that_keep_nothing_are_reported_and_a_job_without_others_is_refused(tmp_path: Path) -> None:
     told = unread(moved(tmp_path, "lockgate-proof-1-0", **ALL))
     assert told == {
         "screen": "a ConsoleSink keeps nothing that could be read when all is over",

@@ -139,7 +139,7 @@ def test_every_sink_of_the_package_is_moved_or_refused(site: Site) -> None:
                 redirect(job_of(source().to("out", one)), site)
 
 
-def test_an_endpoint_of_the_authors_own_making_is_refused(site: Site) -> None:
+def test_an_endpoint_that_the_user_wrote_is_refused(site: Site) -> None:
     class Mine(KafkaSink):
         pass
 
@@ -208,7 +208,7 @@ def test_tracking_goes_along(site: Site) -> None:
     assert redirect(job, site).job.tracking == job.tracking
 
 
-def test_a_place_that_is_used_twice_stays_one_place_and_others_stay_apart(site: Site) -> None:
+def test_a_place_that_is_used_twice_stays_one_place_and_others_stay_separate(site: Site) -> None:
     one = stream("one", KafkaSource(topic="in", servers=HOST, value=VALUE))
     same = stream("same", KafkaSource(topic="in", servers=f"{HOST},prod-2:9092", value=VALUE))
     other = stream("other", KafkaSource(topic="in", servers="prod-9:9092", value=VALUE))
@@ -223,7 +223,7 @@ def test_a_place_that_is_used_twice_stays_one_place_and_others_stay_apart(site: 
     assert paths[0] == paths[1] != paths[2]
 
 
-def test_systems_that_commit_apart_are_not_put_together(site: Site) -> None:
+def test_systems_that_commit_separately_are_not_put_together(site: Site) -> None:
     exact = Guarantee.END_TO_END_EXACTLY_ONCE
     two = [source().to("a", kafka("a")), source("in2").to("b", kafka("b", servers="prod-9:9092"))]
     with pytest.raises(Refused, match="'a' and 'b' commit in two Kafka clusters"):
@@ -237,7 +237,7 @@ def test_systems_that_commit_apart_are_not_put_together(site: Site) -> None:
         redirect(job_of(*bases, guarantee=exact), site)
 
 
-def test_a_site_that_is_the_authors_is_refused(site: Site, tmp_path: Path) -> None:
+def test_a_site_that_belongs_to_the_user_is_refused(site: Site, tmp_path: Path) -> None:
     def told(job: Job, **change: Any) -> str:
         with pytest.raises(Refused) as refused:
             redirect(job, Site(**{**vars(site), **change}))
@@ -302,7 +302,7 @@ def test_what_would_mean_something_else_is_refused(change: Any, match: str, site
         redirect(job_of(change(source())), site)
 
 
-def test_the_authors_job_is_as_it_was(site: Site) -> None:
+def test_the_users_job_is_as_it_was(site: Site) -> None:
     original = full_job()
     before = sorted(texts_in(original))
     redirect(original, site)

@@ -65,7 +65,7 @@ def test_the_same_trial_twice_counts_once(file: Path) -> None:
         ([Outcome.BROKEN, Outcome.UNKNOWN], Outcome.BROKEN),
     ],
 )
-def test_a_broken_trial_is_not_mended_by_trying_again(file: Path, outcomes: list[Outcome], kept: Outcome) -> None:
+def test_a_broken_trial_stays_broken_in_a_retry(file: Path, outcomes: list[Outcome], kept: Outcome) -> None:
     for outcome in outcomes:
         Results(file, SETTINGS).add(trial(0, outcome))
     assert Results(file, SETTINGS).verdict().outcome is kept

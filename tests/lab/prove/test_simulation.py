@@ -71,7 +71,7 @@ def test_every_mutant_has_a_schedule_that_was_kept() -> None:
     assert {one["mutant"] for one in kept()} >= set(MUTANTS)
 
 
-def test_a_seed_gives_the_same_schedule_in_every_process_told_or_not() -> None:
+def test_a_seed_gives_the_same_schedule_in_every_process_with_or_without_a_time_line() -> None:
     code = (
         "import hashlib; from lockgate.lab.prove.simulation.runs import live, time_line;"
         "told = repr([time_line(seed) for seed in range(60)]);"

@@ -65,7 +65,7 @@ def test_a_ground_has_what_some_faults_need_or_they_are_skipped_with_a_word() ->
     assert {*left_out} <= {one.kind.value for one in fitting(planned, Kind, None, rich)}
 
 
-def test_every_kind_of_fault_has_somebody_who_does_it() -> None:
+def test_every_kind_of_fault_has_an_implementation() -> None:
     letters = DeadLetters(sink=KafkaSink(topic="letters", servers="h:1"))
     read = rows()
     outputs = [
@@ -75,7 +75,7 @@ def test_every_kind_of_fault_has_somebody_who_does_it() -> None:
     job = Job("job", *outputs, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, dead_letters=letters)
     strikes = fitting(plan(job), Kind, None, Ground(brokers=3, is_cluster=True))
     assert {one.kind for one in strikes} == {*KINDS}
-    outside = {one.kind for one in strikes if not one.is_armed and not one.is_asleep}
+    outside = {one.kind for one in strikes if not one.is_armed and not one.is_pause}
     assert outside - {Kind.POISON} <= {*DEEDS}
     assert {one.point for one in strikes} >= {"STAGED", "PUBLISH", "RECOVERY", "COMMIT", "OFFSETS", "COMMITS", "STATE"}
     assert {one.point for one in strikes} <= {*known_points()}

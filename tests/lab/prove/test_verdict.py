@@ -99,7 +99,7 @@ def test_a_clean_history_makes_a_trial_that_holds() -> None:
     assert found.struck == (STRIKE,)
 
 
-def test_the_counterexample_of_a_doubled_row_tells_its_life() -> None:
+def test_the_counterexample_of_a_doubled_row_shows_its_history() -> None:
     found = judged(history(5, 6))
     assert found.outcome is BROKEN
     assert found.counterexample is not None

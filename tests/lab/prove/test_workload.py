@@ -129,7 +129,7 @@ def test_a_record_key_is_in_the_partition_that_kafkas_clients_choose(site: Site)
     ],
     ids=["two keys", "a computed key", "one for all", "few keys", "no lateness", "lateness"],
 )
-def test_partitions_are_several_only_where_order_and_time_allow_it(last: Stream, partitions: int, site: Site) -> None:
+def test_partitions_are_several_only_if_order_and_time_allow_it(last: Stream, partitions: int, site: Site) -> None:
     assert make_workload(moved(site, last), Shape()).partitions == {"in-0": partitions}
 
 
@@ -167,7 +167,7 @@ def test_without_a_share_nothing_is_late(site: Site) -> None:
     assert make_workload(moved(site, minute_counts()), Shape(events=3000, late_share=0.0)).late == ()
 
 
-def test_bad_events_come_only_where_letters_take_them(site: Site) -> None:
+def test_bad_events_are_drawn_only_if_the_job_has_dead_letters(site: Site) -> None:
     keyed = source(value="v INT", key="k STRING")
     assert make_workload(moved(site, keyed), Shape()).bad == ()
     made = make_workload(

@@ -27,13 +27,13 @@ from lockgate.connectors.postgres.sink import PostgresSink
 from lockgate.connectors.sqlite.sink import SqliteSink
 from lockgate.dataflow.endpoints import SinkAbility
 from lockgate.guarantees import Delivery, Guarantee
-from lockgate.planner import chance, derive, plan, sql
+from lockgate.planner import derive, nondeterminism, plan, sql
 from lockgate.planner.functions import CHANGING, STEADY
 from lockgate.planner.logical import LogicalGraph
 from lockgate.planner.passes import Cuts
 from lockgate.runtime import starting
 from lockgate.runtime.topicids import TopicIds
-from lockgate.spark import chance as chance_in_spark
+from lockgate.spark import nondeterminism as chance_in_spark
 from lockgate.spark import steps
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def plant_functions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sql, "CHANGING", {name: why for name, why in CHANGING.items() if name not in FORGOTTEN})
     patch.setattr(sql, "STEADY", STEADY | {*FORGOTTEN})
     patch.setattr(sql, "find_nondeterministic", sql.find_nondeterministic.__wrapped__)  # without what it remembers
-    patch.setattr(chance, "find_nondeterministic", sql.find_nondeterministic)
+    patch.setattr(nondeterminism, "find_nondeterministic", sql.find_nondeterministic)
 
 
 def plant_upsert(patch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_a_row_in_the_wrong_branch_is_found() -> None:
     assert violations(TWO_BRANCHES, ONCE, [{"id": 0, "r": 9}], [{"id": 1, "r": 9}])
 
 
-def test_branches_that_nobody_can_see_the_draw_of_still_share_the_events() -> None:
+def test_branches_whose_random_draw_is_hidden_still_share_the_events() -> None:
     steps = (*SPLIT, Select("a", "lower", ("id",)), Select("b", "upper", ("id",)), Merge("m", ("a", "b")))
     merged = answer_of(*steps, many=3)
     assert not violations(merged, ONCE, [{"id": 0}, {"id": 1}, {"id": 2}])

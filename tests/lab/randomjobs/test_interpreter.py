@@ -165,7 +165,7 @@ def test_a_file_that_changes_after_it_was_read_stops_the_job() -> None:
         assert (expected(spec).stops is not None) is stops
 
 
-def test_the_epoch_is_known_in_which_a_row_without_a_place_comes_out() -> None:
+def test_the_epoch_that_emits_a_row_without_a_position_is_known() -> None:
     window = WindowAggregate("w", "t", ("k",), Window("tumbling", 10), (COUNT,))
     events = (event(0, 1, "a", 0, 1), event(1, 2, "a", 0, 21), event(2, 3, "a", 0, 22))
     flow = expected(spec_of(TIMED, window, events=events)).outputs["o0"].flow

@@ -54,7 +54,7 @@ def test_the_last_one_is_the_newest_that_runs_or_else_the_newest(drivers: Driver
     assert drivers.last is drivers.all[1]
 
 
-def test_one_that_sleeps_while_another_one_is_to_go_on_is_not_the_last(drivers: Drivers) -> None:
+def test_a_driver_that_pauses_while_another_one_takes_over_is_not_the_last(drivers: Drivers) -> None:
     asleep = add(drivers)
     asleep.is_aside = True
     assert drivers.last is None

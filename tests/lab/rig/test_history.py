@@ -56,7 +56,7 @@ def test_bytes_are_base64_and_places_are_lists() -> None:
     assert json.loads(as_line(read))["trace"] == [["in", 0, 3, []], ["in", 1, 7, [0, 2]]]
 
 
-def test_what_was_read_is_told_apart_by_reader_and_output() -> None:
+def test_what_was_read_is_distinguished_by_reader_and_output() -> None:
     history = History(tuple(FACTS))
     assert [row.offset for row in history.read_by(Reader.AFTER, "out")] == [12]
     assert history.read_by(Reader.AFTER, "elsewhere") == ()

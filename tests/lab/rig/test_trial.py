@@ -129,7 +129,7 @@ def test_several_trials_can_be_run_at_once_look_by_look() -> None:
     assert (one.looks, two.looks) == (3, 3)
 
 
-def test_a_fault_is_noted_and_told() -> None:
+def test_a_fault_is_noted_and_reported() -> None:
     drivers, told = Starts(), list[str]()
     trial = make(drivers, limit=lambda driver: 0, tell=told.append)
     fault = Fault("kill driver", "VOTES", "process 7", 1.0, epoch=3)

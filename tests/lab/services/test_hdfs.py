@@ -21,7 +21,7 @@ def test_everything_listens_on_the_loopback_interface_and_writes_below_its_direc
     assert all(str(tmp_path) in str(place) for place in places)
 
 
-def test_a_port_that_is_taken_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_refused_with_the_fix(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         hdfs = replace(new_hdfs(tmp_path), port=stranger.getsockname()[1])
         with pytest.raises(BadMachine, match=r"wanted by the name-node of HDFS, is taken"):
@@ -29,7 +29,7 @@ def test_a_port_that_is_taken_is_refused_with_the_cure(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_node_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     hdfs = new_hdfs(tmp_path)
     (tmp_path / "name-node" / "names").mkdir(parents=True)  # there, but nothing in it
     try:

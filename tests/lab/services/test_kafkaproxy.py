@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from lockgate.connectors.kafka.codecs import Codec
-from lockgate.connectors.kafka.codes import RETRIABLE
 from lockgate.connectors.kafka.encode import Records, encode
+from lockgate.connectors.kafka.errorcodes import RETRIABLE
 from lockgate.connectors.kafka.settings import read_settings
 from lockgate.connectors.kafka.topics import make_topic
 from lockgate.connectors.kafka.transaction import Transactions
@@ -263,7 +263,7 @@ def test_brokers_without_detours_have_no_proxies() -> None:
         KafkaProxy(KafkaCluster(directory=Path("somewhere"), cluster_id="id", nodes=nodes))
 
 
-def test_a_second_door_leads_to_the_proxy_and_the_first_does_not() -> None:
+def test_a_second_server_leads_to_the_proxy_and_the_first_does_not() -> None:
     node = Node(id=1, port=1001, controller_port=2001, detour=Detour(port=3001, proxy_port=4001))
     cluster = KafkaCluster(directory=Path("somewhere"), cluster_id="id", nodes=(node,))
     found = dict(line.split("=", 1) for line in server_properties(cluster, node).splitlines())
@@ -392,7 +392,7 @@ def test_a_transaction_whose_end_is_not_answered_is_committed_and_the_client_hea
 
 
 @pytest.mark.system
-def test_a_client_goes_on_after_a_cut_and_the_reader_reads_on_meanwhile(
+def test_a_client_continues_after_a_cut_and_the_reader_reads_on_in_the_meantime(
     proxied: Stack, proxy: KafkaProxy, connection: Connection, transactions: Transactions, topic: str, reader: Reader
 ) -> None:
     producer = transactions.begin()
@@ -416,7 +416,7 @@ def test_a_client_goes_on_after_a_cut_and_the_reader_reads_on_meanwhile(
 
 
 @pytest.mark.system
-def test_a_client_goes_on_after_resets_and_delays(
+def test_a_client_continues_after_resets_and_delays(
     proxy: KafkaProxy, transactions: Transactions, topic: str, reader: Reader
 ) -> None:
     producer = transactions.begin()
@@ -430,7 +430,7 @@ def test_a_client_goes_on_after_resets_and_delays(
 
 
 @pytest.mark.system
-def test_brokers_get_a_second_door_when_they_are_started_and_not_while_they_run(tmp_path: Path) -> None:
+def test_brokers_get_a_second_server_when_they_are_started_and_not_while_they_run(tmp_path: Path) -> None:
     plain = Stack(tmp_path / "plain")
     try:
         plain.up(postgres=False)

@@ -21,7 +21,7 @@ def test_ports_that_are_spoken_for_are_not_chosen_again() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_that_a_stranger_listens_on_is_refused_with_the_cure(address: str) -> None:
+def test_a_port_that_a_stranger_listens_on_is_refused_with_the_fix(address: str) -> None:
     with socket.create_server((address, 0)) as stranger:
         port = stranger.getsockname()[1]
         assert not ports.is_free(port)

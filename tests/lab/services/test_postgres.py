@@ -20,7 +20,7 @@ def test_the_binaries_are_found_without_running_the_wheels_code() -> None:
     assert {"initdb", "postgres"} <= {path.name for path in find_binaries().iterdir()}
 
 
-def test_missing_binaries_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binaries_are_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadMachine, match=r"lockgate\[services\]"):
         find_binaries()
@@ -31,7 +31,7 @@ def test_an_ordinary_user_runs_it_as_itself(tmp_path: Path, monkeypatch: pytest.
     assert choose_user(tmp_path, tmp_path) == RunAs()
 
 
-def test_root_without_any_other_user_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_any_other_user_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(postgres, "_nobody", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))  # no unshare
@@ -42,7 +42,7 @@ def test_root_without_any_other_user_is_refused_with_the_cure(tmp_path: Path, mo
 @needs_root
 @pytest.mark.parametrize("enterable", [True, False])
 @pytest.mark.system
-def test_root_runs_it_as_somebody_else_and_its_data_survives(enterable: bool) -> None:
+def test_root_runs_it_as_another_user_and_its_data_survives(enterable: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         mode = stat.S_IRWXU | (stat.S_IXGRP | stat.S_IXOTH if enterable else 0)
         Path(place).chmod(mode)

@@ -91,7 +91,7 @@ def test_other_commands_are_not_taken_for_a_commit(inspector: _Inspector, lost: 
     assert not reply.has_struck
 
 
-def test_a_commit_that_nobody_aims_at_passes(inspector: _Inspector) -> None:
+def test_a_commit_that_no_fault_targets_passes(inspector: _Inspector) -> None:
     data = done(b"COMMIT") + READY
     assert inspector.reply(data) == Ruling(len(data))
 

@@ -228,7 +228,7 @@ def test_a_cut_hides_the_end_of_a_connection_too(server: Server, proxy: Proxy, c
 
 
 @pytest.mark.parametrize("direction", [Direction.TO_SERVER, Direction.TO_CLIENT, Direction.BOTH])
-def test_a_connection_made_during_a_cut_hangs_and_goes_on_after_it(
+def test_a_connection_made_during_a_cut_hangs_and_continues_after_it(
     server: Server, proxy: Proxy, connect: Connect, direction: Direction
 ) -> None:
     proxy.cut(direction)
@@ -514,7 +514,7 @@ def test_a_client_that_comes_in_the_very_moment_of_refusing_does_not_break_the_p
         assert proxy.counts.accepted_count == 1
 
 
-def test_a_failure_of_the_proxy_itself_is_told_to_who_asks_next(server: Server) -> None:
+def test_a_failure_of_the_proxy_itself_is_reported_to_the_next_caller(server: Server) -> None:
     proxy = Proxy(server.port, inspect=Censor)
     with socket.create_connection((HOST, proxy.port), timeout=SOON) as client:
         server.next()

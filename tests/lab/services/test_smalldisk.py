@@ -22,7 +22,7 @@ def fill(file: Path) -> int:
         return out.tell()
 
 
-def test_a_small_disk_is_small_and_gone_afterwards_or_it_is_told_why_there_is_none(tmp_path: Path) -> None:
+def test_a_small_disk_is_small_and_gone_afterwards_or_the_reason_for_its_absence_is_reported(tmp_path: Path) -> None:
     place = tmp_path / "disk"
     if why := why_no_small_disk():
         assert "mount" in why
@@ -36,7 +36,7 @@ def test_a_small_disk_is_small_and_gone_afterwards_or_it_is_told_why_there_is_no
     assert list(place.iterdir()) == []
 
 
-def test_a_disk_that_somebody_left_behind_is_removed(tmp_path: Path) -> None:
+def test_a_disk_that_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     place = tmp_path / "a name with blanks" / "disk"
     if why_no_small_disk():
         remove_left_disks(tmp_path)  # there is none

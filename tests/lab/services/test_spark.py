@@ -129,7 +129,7 @@ def test_a_job_whose_executor_is_killed_ends_right_and_gets_another_executor(
 
 
 @pytest.mark.system
-def test_a_job_goes_on_without_a_killed_worker_and_uses_the_one_that_comes(
+def test_a_job_continues_without_a_killed_worker_and_uses_the_one_that_comes(
     cluster: SparkCluster, application: Application
 ) -> None:
     place = application.begin()

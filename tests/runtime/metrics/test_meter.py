@@ -77,7 +77,7 @@ def shown(meter: Meter) -> dict[tuple[str, ...], float]:
     return {(one.name, *one.labels): one.value for one in meter.figures()}
 
 
-def test_an_epoch_is_counted_once_however_often_it_is_told(meter: Meter) -> None:
+def test_an_epoch_is_counted_once_however_often_it_is_reported(meter: Meter) -> None:
     for one in (report(0), report(0), report(1), report(1, is_idle=True), report(0)):
         meter.take(one)
     figures = shown(meter)
@@ -111,7 +111,7 @@ def test_a_reader_never_sees_the_reports_of_an_epoch_without_what_the_run_knows_
     assert all(read == processed for read, processed in looks)
 
 
-def test_a_fresh_checkpoint_numbers_its_epochs_anew(meter: Meter) -> None:
+def test_a_fresh_checkpoint_numbers_its_epochs_from_zero(meter: Meter) -> None:
     for one in (report(0), report(1), report(0, life="b")):
         meter.take(one)
     assert shown(meter)["lockgate_epochs_total",] == 3
@@ -126,7 +126,7 @@ def test_rows_into_a_step_are_those_out_of_what_feeds_it(meter: Meter) -> None:
     assert ("lockgate_step_events_in_total", "unseen") not in figures  # nobody has counted what feeds it
 
 
-def test_the_present_is_what_was_told_last(meter: Meter) -> None:
+def test_the_present_is_what_was_reported_last(meter: Meter) -> None:
     meter.take(report(3))
     meter.take(report(4, end=100, is_idle=True))
     figures = shown(meter)
@@ -206,7 +206,7 @@ def test_what_fan_outs_count_is_shown(meter: Meter) -> None:
         assert figures["lockgate_fan_out_end_to_end_seconds", "scores", quantile] == pytest.approx(1.5, rel=0.03)
 
 
-def test_what_nobody_knows_of_a_fan_out_is_no_figure(meter: Meter) -> None:
+def test_an_unknown_value_of_a_fan_out_is_no_figure(meter: Meter) -> None:
     meter.note(Facts(fan_outs=fan_outs(is_stamped=False)))
     assert ("lockgate_fan_out_seconds", "scores", "0.5") in shown(meter)
     assert not [name for name, *_ in shown(meter) if "end_to_end" in name]

@@ -49,7 +49,7 @@ def test_pages_follow_the_verdict(listening: socket.socket) -> None:
         server.stop()
 
 
-def test_another_one_goes_on_at_the_same_socket(listening: socket.socket) -> None:
+def test_another_one_continues_at_the_same_socket(listening: socket.socket) -> None:
     first = Server(listening, Pages(lambda: Verdict(True, False, "restarting")))
     address = address_of(listening)
     assert get(address, "/metrics")[0] == 503  # there is nobody to tell them
@@ -59,7 +59,7 @@ def test_another_one_goes_on_at_the_same_socket(listening: socket.socket) -> Non
     second.stop()
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(listening: socket.socket) -> None:
+def test_a_silent_client_delays_no_other_client(listening: socket.socket) -> None:
     server = Server(listening, Pages(lambda: Verdict(True, True, "working")))
     try:
         with socket.create_connection(listening.getsockname()):
@@ -74,7 +74,7 @@ def test_what_is_no_place_is_refused(place: str) -> None:
         listen(place)
 
 
-def test_a_port_that_is_taken_is_told(listening: socket.socket) -> None:
+def test_a_port_that_is_taken_is_reported(listening: socket.socket) -> None:
     with pytest.raises(BadMachine, match="cannot be served"):
         listen(str(listening.getsockname()[1]))
 

@@ -11,45 +11,45 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from support.desk import Desk, entry
+from support.filesjob import FilesJob, entry
 
 _CALLS = ("open", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.rename", "os.listdir", "os.scandir")
 
 
-def prepare(desk: Desk) -> None:
+def prepare(files_job: FilesJob) -> None:
     """Three epochs are out, of one row each; a fourth is staged, and a dead try of it lies about."""
-    store = desk.store()
+    store = files_job.store()
     store.publish(None, entry(None), after=None)
     for epoch in range(3):
-        desk.commit(store, epoch, [epoch])
-    desk.stage(store, 3, [99])
-    (desk.root / "staged").write_text(desk.stage(store, 3, [3]))
+        files_job.commit(store, epoch, [epoch])
+    files_job.stage(store, 3, [99])
+    (files_job.root / "staged").write_text(files_job.stage(store, 3, [3]))
 
 
-def publish(desk: Desk) -> None:
+def publish(files_job: FilesJob) -> None:
     """The fourth epoch comes out, and the rest is swept, as a new run would."""
-    store = desk.store()
-    staged = (desk.root / "staged").read_text()
+    store = files_job.store()
+    staged = (files_job.root / "staged").read_text()
     store.publish(staged, entry(3), after=store.read())
-    desk.sweep(store)
+    files_job.sweep(store)
 
 
-def compact(desk: Desk) -> None:
+def compact(files_job: FilesJob) -> None:
     """Merge, and at once again: what the first one replaced is deleted by the second."""
-    desk.compact(grace=timedelta(0))
-    desk.compact(grace=timedelta(0))
+    files_job.compact(grace=timedelta(0))
+    files_job.compact(grace=timedelta(0))
 
 
 def main(scenario: str, folder: Path) -> int:
     act = {"publish": publish, "compact": compact}[scenario]
     for number in range(1, 1000):
-        desk = Desk(folder / str(number))
-        prepare(desk)
+        files_job = FilesJob(folder / str(number))
+        prepare(files_job)
         child = os.fork()
         if child == 0:
             left = number
 
-            def die(event: str, arguments: tuple[object, ...], root: str = str(desk.root)) -> None:
+            def die(event: str, arguments: tuple[object, ...], root: str = str(files_job.root)) -> None:
                 nonlocal left
                 if event in _CALLS and root in str(arguments[0] if arguments else ""):
                     left -= 1
@@ -57,7 +57,7 @@ def main(scenario: str, folder: Path) -> int:
                         os.kill(os.getpid(), signal.SIGKILL)
 
             sys.addaudithook(die)
-            act(desk)
+            act(files_job)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):

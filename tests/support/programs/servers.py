@@ -14,13 +14,13 @@ import sys
 from typing import Any
 
 from lockgate import MonitorSink
-from lockgate.commit.permits import PermitDoor, Permits
+from lockgate.commit.permits import Permits, PermitServer
 from lockgate.dashboard.figure import Figure
-from lockgate.presenter.answering import Answering, Desk
+from lockgate.presenter.answering import Answering, AnswerSource
 from lockgate.runtime.metrics.health import Verdict
 from lockgate.runtime.metrics.server import Pages, Server, listen
-from lockgate.serving.door import Address
-from lockgate.spark.tabledoor import TableDoor
+from lockgate.serving.rpc import Address
+from lockgate.spark.tableserver import TableServer
 
 
 def _told(address: Address) -> list[Any]:
@@ -30,18 +30,18 @@ def _told(address: Address) -> list[Any]:
 def main(files: int, is_full: bool) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     permits = Permits()
-    door = PermitDoor(permits, host="127.0.0.1", bind="127.0.0.1")
-    tables = TableDoor(lambda table, snapshot: b"rows", host="127.0.0.1", bind="127.0.0.1")
+    permits_server = PermitServer(permits, host="127.0.0.1", bind="127.0.0.1")
+    tables = TableServer(lambda table, snapshot: b"rows", host="127.0.0.1", bind="127.0.0.1")
     metrics, answers = listen("0"), listen("0")
     Server(metrics, Pages(lambda: Verdict(True, True, "working"), lambda accept: ("text/plain", b"x" * 100_000)))
-    desk = Desk(
+    source = AnswerSource(
         ask=lambda id: None,
         asked=lambda is_known, seconds: None,
         facts=dict,
         metrics=lambda accept: ("text/plain", b""),
         trouble=lambda: None,
     )
-    Answering(answers, desk)
+    Answering(answers, source)
     sink = MonitorSink(metric="seen", value="n")
     sink.check("sink 'out'")
     assert sink.address is not None
@@ -58,7 +58,12 @@ def main(files: int, is_full: bool) -> None:
                     os.dup(0)
             except OSError:
                 pass
-        told = {"ports": ports, "permits": _told(door.address), "tables": _told(tables.address), "try": permits.open()}
+        told = {
+            "ports": ports,
+            "permits": _told(permits_server.address),
+            "tables": _told(tables.address),
+            "try": permits.open(),
+        }
         print(json.dumps(told), flush=True)
         sys.stdin.buffer.read()
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.commit.permits import Place
-from lockgate.connectors.kafka.codes import Code
+from lockgate.connectors.kafka.errorcodes import Code
 from lockgate.connectors.kafka.wire import Producer
 
 REMEMBERED = 5

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from lockgate.commit.permits import Place
-from lockgate.connectors.kafka.codes import Code
+from lockgate.connectors.kafka.errorcodes import Code
 from lockgate.connectors.kafka.ledgertopic import KEY, LedgerTopic
 from lockgate.connectors.kafka.rights import Operation
 from lockgate.connectors.kafka.settings import ClientSettings

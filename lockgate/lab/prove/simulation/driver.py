@@ -122,14 +122,14 @@ class Driver:
         """Let the tasks write, and wait for them."""
         tasks = self._tasks(rows, is_exchanging=is_exchanging)
         job = self._journal.once(
-            "start a Spark job", lambda: SparkJob(self.world, name, self._open_door, producer, tasks)
+            "start a Spark job", lambda: SparkJob(self.world, name, self._listen_again, producer, tasks)
         )
         self._journal.once("end of the Spark job", lambda: self.world.wait(self, lambda: job.is_over))
         if job.error is not None:
             raise job.error
         return job.votes, len(rows)
 
-    def _open_door(self) -> Permits | None:
+    def _listen_again(self) -> Permits | None:
         return self.permits if self.is_alive else None
 
     def _tasks(self, rows: range, *, is_exchanging: bool) -> list[Rows]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockgate.commit.permits import Permits, Place
 from lockgate.commit.protocol import Vote
-from lockgate.connectors.kafka.codes import FENCED, RETRIABLE, Code, name_of
+from lockgate.connectors.kafka.errorcodes import FENCED, RETRIABLE, Code, name_of
 from lockgate.connectors.kafka.wire import Producer
 from lockgate.errors import EpochFailed
 
@@ -43,7 +43,7 @@ class SparkJob:
     ) -> None:
         self.world = world
         self.name = name  # of the try
-        self.permits = permits  # the driver's door; None where the driver is gone
+        self.permits = permits  # the driver's permits; None where the driver is gone
         self.producer = producer
         self.tasks = tasks
         self.votes: list[Vote] = []

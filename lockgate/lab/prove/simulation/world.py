@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lockgate.commit.permits import Place
-from lockgate.connectors.kafka.codes import Code
+from lockgate.connectors.kafka.errorcodes import Code
 from lockgate.connectors.kafka.ledgertopic import ledger_topic, transactional_id
 from lockgate.connectors.kafka.wire import Fetched, Producer, TransactionView, Unanswered
 from lockgate.errors import EpochFailed, EpochTooLong, Fenced, LedgerMismatch
@@ -197,7 +197,7 @@ class World:
             return None
 
     def is_reply_lost(self) -> bool:
-        """Does the answer of the driver's door get lost?"""
+        """Does the answer of the driver get lost?"""
         return self._fault() is Fault.LOST_REPLY
 
     def tell(self, who: str, what: str) -> None:

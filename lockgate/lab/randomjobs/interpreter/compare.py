@@ -24,8 +24,8 @@ from lockgate.dataflow.deletes import DELETED
 from lockgate.guarantees import Guarantee
 from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.interpreter.answer import Answer, OutputAnswer
+from lockgate.lab.randomjobs.interpreter.deadletters import compare_letters
 from lockgate.lab.randomjobs.interpreter.fitting import Need, Pattern, fit, fits
-from lockgate.lab.randomjobs.interpreter.letters import compare_letters
 from lockgate.lab.randomjobs.interpreter.rows import Effect, Flow, Row
 from lockgate.lab.randomjobs.interpreter.symbols import Atom, applied, is_symbolic
 from lockgate.lab.randomjobs.spec import START, Sink

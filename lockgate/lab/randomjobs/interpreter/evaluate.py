@@ -18,7 +18,7 @@ from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.columns import time_of
 from lockgate.lab.randomjobs.interpreter.patterns import Match, matches_of
 from lockgate.lab.randomjobs.interpreter.rows import Effect, Flow, Letter, Row, Undetermined, by_key
-from lockgate.lab.randomjobs.interpreter.singles import (
+from lockgate.lab.randomjobs.interpreter.rowsteps import (
     fanned_out,
     filtered,
     flattened,

@@ -45,7 +45,7 @@ def canonical(content: Content, form: Form = Form.TYPED) -> Content:
 
 def write(value: Any, form: Form = Form.TYPED) -> bytes:
     """Plain Python values as JSON in the one form; TypeError for a value that JSON has nothing for."""
-    return _told(value, form).encode()
+    return _canonical_text(value, form).encode()
 
 
 def _read(raw: bytes | None, form: Form) -> bytes | None:
@@ -61,12 +61,14 @@ def _loads(raw: bytes | str) -> Any:
     return json.loads(raw, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
 
 
-def _told(value: Any, form: Form) -> str:
+def _canonical_text(value: Any, form: Form) -> str:
     if isinstance(value, Mapping):
         fields = {_name(name): one for name, one in value.items() if one is not None}
-        return "{" + ",".join(f"{json.dumps(name)}:{_told(fields[name], form)}" for name in sorted(fields)) + "}"
+        return (
+            "{" + ",".join(f"{json.dumps(name)}:{_canonical_text(fields[name], form)}" for name in sorted(fields)) + "}"
+        )
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_told(one, form) for one in value) + "]"
+        return "[" + ",".join(_canonical_text(one, form) for one in value) + "]"
     if value is None or (isinstance(value, bool) and form is Form.TYPED):
         return json.dumps(value)
     if isinstance(value, int | float | Decimal):
@@ -111,7 +113,7 @@ def _text(text: str, form: Form) -> str:
             return _number(Decimal(text))
         if text[:1] in ("{", "["):
             try:
-                return _told(_loads(text), form)
+                return _canonical_text(_loads(text), form)
             except ValueError:
                 return json.dumps(text)
     if _TIME.fullmatch(text) is None:

@@ -89,7 +89,7 @@ def check_lost(history: History, promises: Promises) -> Finding:
             if missing:
                 content, trace = next(iter(missing))
                 known = trace or _trace_of_lost(content, promise, history, output)
-                reason = f"{_told(content)} had to come into {output!r} and is not there"
+                reason = f"{_row_text(content)} had to come into {output!r} and is not there"
                 tally.break_(reason, Subject(output, content, known), count=missing.total())
     return tally.finding()
 
@@ -119,7 +119,7 @@ def check_duplicated(history: History, promises: Promises) -> Finding:
             content, trace = next(iter(difference.extra))
             alike = (row for row in difference.copied if row.content == content)
             copies = tuple(row for row in alike if trace is None or _sorted(row.trace) == trace)
-            reason = f"{_told(content)} is in {output!r} {len(copies)} times"
+            reason = f"{_row_text(content)} is in {output!r} {len(copies)} times"
             tally.break_(reason, Subject(output, content, copies[0].trace, copies), count=difference.extra.total())
     return tally.finding()
 
@@ -135,7 +135,7 @@ def check_foreign(history: History, promises: Promises) -> Finding:
         else:
             tally.hold()
             for row in difference.foreign:
-                reason = f"{_told(row.content)} is in {output!r}, and the job undisturbed has no such row"
+                reason = f"{_row_text(row.content)} is in {output!r}, and the job undisturbed has no such row"
                 tally.break_(reason, _subject(row))
     return tally.finding()
 
@@ -168,7 +168,7 @@ def check_aborted_seen(history: History, promises: Promises) -> Finding:
             tally.doubt(f"a reader of committed records of {output!r} saw one that is not in the log")
         for row in gone:
             origin = "a transaction that was aborted" if row.place in written else "a record that the broker forgot"
-            told = f"{_told(row.content)} was seen in {output!r} and is gone"
+            told = f"{_row_text(row.content)} was seen in {output!r} and is gone"
             tally.break_(f"{told}: {origin}" if has_log else told, _subject(row))
     return tally.finding()
 
@@ -191,7 +191,8 @@ def check_order(history: History, promises: Promises) -> Finding:
             tally.hold()
             for before, row in _disordered(rows, promise):
                 tally.break_(
-                    f"{_told(row.content)} stands behind {_told(before.content)} in {output!r}, its event before",
+                    f"{_row_text(row.content)} stands behind {_row_text(before.content)} in {output!r}, its event"
+                    " before",
                     Subject(output, row.content, row.trace, (before, row)),
                 )
     return tally.finding()
@@ -240,14 +241,14 @@ def check_aggregates(history: History, promises: Promises) -> Finding:
             reads = tuple(row for row in there if meant(row.content) == content)
             first = reads[0]
             reason = (
-                f"{_told(first.content)} is in {output!r} {len(reads)} times, in a batch over all events"
+                f"{_row_text(first.content)} is in {output!r} {len(reads)} times, in a batch over all events"
                 f" {wanted[content]}"
             )
             tally.break_(reason, Subject(output, first.content, first.trace, reads), count=beyond.total())
         if missing:
             content = next(iter(missing))
             lost = next(row for row in promise.batch if meant(row.content) == content)
-            reason = f"{_told(lost.content)} is in a batch over all events, and not in {output!r}"
+            reason = f"{_row_text(lost.content)} is in a batch over all events, and not in {output!r}"
             tally.break_(reason, Subject(output, lost.content, lost.trace), count=missing.total())
     return tally.finding()
 
@@ -353,7 +354,7 @@ def _sorted(trace: Trace | None) -> Trace | None:
     return None if trace is None else tuple(sorted(trace))
 
 
-def _told(content: Content) -> str:
+def _row_text(content: Content) -> str:
     """A row in words, short enough for a line."""
     key, value = (None if part is None else part.decode("utf-8", "backslashreplace") for part in content)
     text = f"{key}: {value}" if key is not None else f"{value}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockgate.lab.rig.history import Fact, Gap, Read, Reader, ReadToEnd
-from lockgate.lab.rig.readers.letters import compared
+from lockgate.lab.rig.readers.deadletters import compared
 from lockgate.lab.rig.readers.output import Clock, Output
 
 

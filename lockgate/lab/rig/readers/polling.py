@@ -72,7 +72,7 @@ class Polled(Output):
         try:
             rows = look_patiently(self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the output was not read to its end
-            return [Gap(Reader.AFTER, _told(self._label, error), clock())]
+            return [Gap(Reader.AFTER, _failure_text(self._label, error), clock())]
         finally:
             self.release()
         if self._keeping is Keeping.REPLACED:
@@ -127,7 +127,7 @@ class _Poller(threading.Thread):
                     continue
             self._note(look_patiently(self._output, self._known))
         except Exception as error:  # noqa: BLE001 - a reader that died saw nothing more, and that has to be known
-            self.facts.append(Gap(Reader.ALONG, _told(self._output.label, error), self._clock()))
+            self.facts.append(Gap(Reader.ALONG, _failure_text(self._output.label, error), self._clock()))
         finally:
             self._output.release()
 
@@ -147,5 +147,5 @@ class _Poller(threading.Thread):
             self.facts.append(self._output.as_read(row, Reader.ALONG, at_seconds))
 
 
-def _told(label: str, error: Exception) -> str:
+def _failure_text(label: str, error: Exception) -> str:
     return f"{label}: {type(error).__name__}: {error}"

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 
 from lockgate.lab.rig.faults import Kind, Strike
 from lockgate.lab.rig.troubles.armed import Armed
-from lockgate.lab.rig.troubles.asleep import Asleep
 from lockgate.lab.rig.troubles.databases import Crashes
 from lockgate.lab.rig.troubles.outside import Outside
+from lockgate.lab.rig.troubles.pauses import Pauses
 from lockgate.lab.rig.troubles.scene import Scene
 from lockgate.lab.rig.troubles.trouble import Tell, Trouble
 
@@ -22,11 +22,11 @@ def troubles_of(
 ) -> list[Trouble]:
     """The troubles of these faults; `stays_away` is for crashes."""
     armed = [one for one in strikes if one.is_armed]
-    asleep = [one for one in strikes if one.is_asleep]
+    pauses = [one for one in strikes if one.is_pause]
     crashes = [one for one in strikes if one.is_crash]
-    others = [one for one in strikes if one.kind is not Kind.POISON and one not in (*armed, *asleep, *crashes)]
+    others = [one for one in strikes if one.kind is not Kind.POISON and one not in (*armed, *pauses, *crashes)]
     troubles: list[Trouble] = [Armed(armed, scene, tell)] if armed else []
-    troubles += [Asleep(asleep, scene, tell)] if asleep else []
+    troubles += [Pauses(pauses, scene, tell)] if pauses else []
     troubles += [Crashes(crashes, scene, tell, stays_away=stays_away)] if crashes else []
     troubles += [Outside(others, scene, tell)] if others else []
     for one in troubles:

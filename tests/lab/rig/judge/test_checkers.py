@@ -244,7 +244,7 @@ def test_a_wrong_aggregate_breaks_what_promises_exact_state(guarantee: Guarantee
 
 
 @pytest.mark.parametrize(("guarantee", "outcome"), [(Guarantee.EXACTLY_ONCE, Outcome.HOLDS), (EXACT, Outcome.BROKEN)])
-def test_a_copy_is_a_wrong_aggregate_only_where_copies_are_not_allowed(guarantee: Guarantee, outcome: Outcome) -> None:
+def test_a_copy_is_a_wrong_aggregate_only_if_copies_are_not_allowed(guarantee: Guarantee, outcome: Outcome) -> None:
     promise = replace(PROMISE, guarantee=guarantee, batch=rows())
     assert findings(double(clean()), promise)["wrong aggregates"].outcome is outcome
 
@@ -257,7 +257,7 @@ def test_a_copy_is_a_wrong_aggregate_only_where_copies_are_not_allowed(guarantee
         (EXACT, Outcome.UNKNOWN),
     ],
 )
-def test_aggregates_that_nobody_read_to_the_end_are_unknown(guarantee: Guarantee, outcome: Outcome) -> None:
+def test_aggregates_that_no_reader_read_to_the_end_are_unknown(guarantee: Guarantee, outcome: Outcome) -> None:
     promise = replace(PROMISE, guarantee=guarantee, batch=rows()[:3])
     assert findings(no_end(clean(), Reader.AFTER), promise)["wrong aggregates"].outcome is outcome
 
@@ -279,13 +279,13 @@ def test_an_output_that_stays_empty_beside_others_is_enough_to_go_by() -> None:
     assert told["open transactions"].outcome is Outcome.UNKNOWN  # nobody looked into the empty one
 
 
-def test_a_ledger_that_could_not_be_read_proves_nothing_and_one_that_nobody_read_is_left_out() -> None:
+def test_an_unreadable_ledger_proves_nothing_and_one_that_was_not_read_is_omitted() -> None:
     unread = [replace(fact, doubt="no broker") if isinstance(fact, Ledger) else fact for fact in clean()]
     assert ends_of(unread) == {"taken over": Outcome.UNKNOWN}
     assert findings(without(clean(), Ledger))["taken over"].outcome is Outcome.NOT_PROMISED
 
 
-def test_a_run_that_comes_back_is_told_with_the_one_that_took_over() -> None:
+def test_a_run_that_comes_back_is_reported_with_the_one_that_took_over() -> None:
     finding = findings(come_back(clean()))["taken over"]
     assert (finding.count, finding.reason) == (2, "run a signed the ledger for epoch 1 after run b took over")
 
@@ -340,7 +340,7 @@ def test_a_doubled_row_names_all_its_places() -> None:
     assert len({read.offset for read in subject.reads}) == 2
 
 
-def test_of_two_rows_with_equal_bytes_one_lost_and_one_doubled_are_told_apart_by_their_traces() -> None:
+def test_of_two_rows_with_equal_bytes_one_lost_and_one_doubled_are_distinguished_by_their_traces() -> None:
     def alike(one: Read) -> Read:
         return replace(one, value=b"same")
 
@@ -398,7 +398,7 @@ def test_the_epoch_of_a_row_that_does_not_say_it_is_the_one_that_took_its_event(
     assert ends_of(without(forget(clean()), Committed)) == {"split epochs": Outcome.UNKNOWN}
 
 
-def test_a_ledger_that_does_not_say_who_committed_is_no_evidence_against_the_job() -> None:
+def test_a_ledger_that_does_not_name_the_committing_run_is_no_evidence_against_the_job() -> None:
     facts = [
         replace(fact, driver=None) if isinstance(fact, Committed) else fact for fact in split_between_drivers(clean())
     ]
@@ -430,7 +430,7 @@ def test_a_reader_that_died_along_the_way_proves_nothing_about_the_way() -> None
     assert "it was killed" in findings(died)["aborted seen"].reason
 
 
-def test_rows_seen_along_the_way_are_not_called_aborted_where_nobody_read_the_end() -> None:
+def test_rows_seen_along_the_way_are_not_called_aborted_if_no_reader_read_the_end() -> None:
     cut = [fact for fact in no_end(clean(), Reader.AFTER) if not is_row(fact, 0, 5, Reader.AFTER)]
     finding = findings(cut)["aborted seen"]
     assert (finding.outcome, finding.count) == (Outcome.UNKNOWN, 0)
@@ -488,7 +488,7 @@ def test_one_row_without_a_trace_leaves_the_order_unknown() -> None:
     assert findings(facts)["disordered"].outcome is Outcome.UNKNOWN
 
 
-def test_open_transactions_that_nobody_looked_for_are_unknown() -> None:
+def test_open_transactions_that_no_reader_looked_for_are_unknown() -> None:
     assert ends_of(without(clean(), Standing)) == {"open transactions": Outcome.UNKNOWN}
     half = [fact for fact in clean() if not (isinstance(fact, Standing) and fact.partition == 1)]
     assert ends_of(half) == {"open transactions": Outcome.UNKNOWN}
@@ -553,7 +553,7 @@ def test_at_least_once_has_lost_an_event_that_is_in_no_other_row() -> None:
     assert (told.outcome, told.count) == (Outcome.BROKEN, 1)
 
 
-def test_without_traces_nobody_knows_what_is_in_a_changed_row() -> None:
+def test_without_traces_the_content_of_a_changed_row_is_unknown() -> None:
     facts = [replace(one, trace=None) if isinstance(one, Read) else one for one in changed(clean(), recount, 0, 5)]
     assert findings(facts, AT_LEAST)["lost"].outcome is Outcome.UNKNOWN
     assert findings(facts, AT_MOST)["duplicated"].outcome is Outcome.UNKNOWN

@@ -142,7 +142,7 @@ def test_a_copy_in_a_table_names_no_record_of_a_broker() -> None:
 # -- where rows replace each other ------------------------------------------------------------------------------------
 
 
-def test_where_rows_replace_each_other_only_the_end_counts() -> None:
+def test_if_rows_replace_each_other_only_the_end_counts() -> None:
     assert ends_of(replaced(), REPLACED) == {}
     loose = {"aborted seen", "disordered", "split epochs", "taken over", "wrong aggregates"}
     assert not_promised(replaced(), REPLACED) == loose
@@ -180,7 +180,7 @@ def test_no_new_value_is_owed_when_all_that_stay_have_been_seen() -> None:
 # -- where nothing can be left open -----------------------------------------------------------------------------------
 
 
-def test_files_have_no_transactions_and_nobody_has_to_look_for_them() -> None:
+def test_files_have_no_transactions_so_no_reader_looks_for_them() -> None:
     facts: Facts = [fact for fact in added() if not isinstance(fact, Standing)]
     files = replace(ADDED, has_transactions=False)
     assert ends_of(facts, files) == {}

@@ -76,36 +76,36 @@ def entry(epoch: int) -> Entry:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def files_job(tmp_path: Path) -> Desk:
     return Desk(tmp_path / "out-0")
 
 
-def exact(desk: Desk) -> Files:
-    return Files("out", desk.root, "json", is_exact=True)
+def exact(files_job: Desk) -> Files:
+    return Files("out", files_job.root, "json", is_exact=True)
 
 
-def test_a_directory_that_is_not_there_yet_has_no_rows(desk: Desk) -> None:
-    assert exact(desk).after(now) == []
-    assert Files("out", desk.root, "json", is_exact=False).after(now) == []
+def test_a_directory_that_is_not_there_yet_has_no_rows(files_job: Desk) -> None:
+    assert exact(files_job).after(now) == []
+    assert Files("out", files_job.root, "json", is_exact=False).after(now) == []
 
 
-def test_only_what_a_manifest_names_counts(desk: Desk) -> None:
-    first, second = desk.file(0, 1, 2), desk.file(1, 3)
-    assert exact(desk).after(now) == []
-    desk.publish(first)
-    (desk.root / "_lockgate" / ".probe-ab").write_text("first")
-    assert values(exact(desk).after(now)) == [{"id": 1}, {"id": 2}]
-    desk.publish(second)
-    assert values(exact(desk).after(now)) == [{"id": 1}, {"id": 2}, {"id": 3}]
+def test_only_what_a_manifest_names_counts(files_job: Desk) -> None:
+    first, second = files_job.file(0, 1, 2), files_job.file(1, 3)
+    assert exact(files_job).after(now) == []
+    files_job.publish(first)
+    (files_job.root / "_lockgate" / ".probe-ab").write_text("first")
+    assert values(exact(files_job).after(now)) == [{"id": 1}, {"id": 2}]
+    files_job.publish(second)
+    assert values(exact(files_job).after(now)) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
-def test_a_snapshot_is_all_that_counts_and_what_is_behind_it_is_added(desk: Desk) -> None:
-    old, new, last = desk.file(0, 1), desk.file(1, 2), desk.file(2, 3)
-    desk.publish(old)
-    desk.publish(new, is_snapshot=True)
-    desk.publish(last)
-    (desk.root / "_lockgate" / JOB / f"{1:020}.json").unlink()
-    assert values(exact(desk).after(now)) == [{"id": 2}, {"id": 3}]
+def test_a_snapshot_is_all_that_counts_and_what_is_behind_it_is_added(files_job: Desk) -> None:
+    old, new, last = files_job.file(0, 1), files_job.file(1, 2), files_job.file(2, 3)
+    files_job.publish(old)
+    files_job.publish(new, is_snapshot=True)
+    files_job.publish(last)
+    (files_job.root / "_lockgate" / JOB / f"{1:020}.json").unlink()
+    assert values(exact(files_job).after(now)) == [{"id": 2}, {"id": 3}]
 
 
 def judged(facts: list[Fact], *ids: int) -> dict[str, Finding]:
@@ -122,40 +122,40 @@ def broken(facts: list[Fact], *ids: int) -> set[str]:
 
 
 @pytest.mark.parametrize("plant", ["nothing", "lost", "duplicated", "foreign", "gone", "deleted"])
-def test_what_is_planted_in_files_is_caught(desk: Desk, plant: str) -> None:
-    output = exact(desk)
+def test_what_is_planted_in_files_is_caught(files_job: Desk, plant: str) -> None:
+    output = exact(files_job)
     readers = Readers((output,))
     readers.start_along(now)
-    first, second = desk.file(0, 1, 2), desk.file(1, 3)
-    desk.publish(first)
+    first, second = files_job.file(0, 1, 2), files_job.file(1, 3)
+    files_job.publish(first)
     seen_by(output, 2)
     wanted: set[str] = set()
     if plant == "lost":
         wanted = {"lost"}
     else:
-        desk.publish(second)
+        files_job.publish(second)
         seen_by(output, 3)
     if plant == "duplicated":
-        desk.publish(desk.file(2, 3))
+        files_job.publish(files_job.file(2, 3))
         wanted = {"duplicated"}
     elif plant == "foreign":
-        desk.publish(desk.file(2, 9))
+        files_job.publish(files_job.file(2, 9))
         wanted = {"foreign"}
     elif plant == "gone":
-        desk.publish(first, is_snapshot=True)  # as one would who has not seen the one before
+        files_job.publish(first, is_snapshot=True)  # as one would who has not seen the one before
         wanted = {"lost", "aborted seen"}
     elif plant == "deleted":
-        (desk.root / second.path).unlink()
+        (files_job.root / second.path).unlink()
         wanted = {"lost", "aborted seen"}
     facts: list[Fact] = [*readers.finish_along(now), *readers.after(now), *readers.standing(now)]
     assert broken(facts, 1, 2, 3) == wanted
 
 
-def test_a_file_that_cannot_be_read_is_a_gap(desk: Desk) -> None:
-    file = desk.file(0, 1)
-    (desk.root / file.path).write_text("{half")
-    desk.publish(file)
-    assert [type(fact) for fact in Readers((exact(desk),)).after(now)] == [Gap]
+def test_a_file_that_cannot_be_read_is_a_gap(files_job: Desk) -> None:
+    file = files_job.file(0, 1)
+    (files_job.root / file.path).write_text("{half")
+    files_job.publish(file)
+    assert [type(fact) for fact in Readers((exact(files_job),)).after(now)] == [Gap]
 
 
 def test_without_manifests_all_files_count_but_hidden_ones(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Scripted(Output):
         return [*self._facts]
 
 
-def test_that_all_is_read_is_said_once_and_only_where_nobody_has_a_gap() -> None:
+def test_the_end_of_reading_is_noted_once_and_only_if_no_reader_has_a_gap() -> None:
     row = Read(Reader.ALONG, "a", 0, 0, None, b"{}", None, None, 1.0)
     whole = Readers((Scripted("a", row), Scripted("b")))
     assert whole.finish_along(lambda: 2.0) == [row, ReadToEnd(Reader.ALONG, 2.0)]

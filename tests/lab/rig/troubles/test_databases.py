@@ -75,7 +75,7 @@ def beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_killed_server_is_up_again_when_it_is_told(scene: Place, server: Postgres) -> None:
+def test_a_killed_server_is_up_again_when_the_fault_is_over(scene: Place, server: Postgres) -> None:
     before = server.daemon.pid
     with psycopg.connect(server.dsn) as connection:
         scene.is_seen.set()
@@ -87,7 +87,7 @@ def test_a_killed_server_is_up_again_when_it_is_told(scene: Place, server: Postg
     answer_seconds(server.dsn)
 
 
-def test_a_stopped_server_says_nothing_and_then_goes_on(scene: Place, server: Postgres) -> None:
+def test_a_stopped_server_says_nothing_and_then_continues(scene: Place, server: Postgres) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         pausing = beside(lambda: databases.pause_postgres(scene, STRIKE))
         eldest = psutil.Process(server.daemon.pid)
@@ -108,7 +108,7 @@ def test_a_server_that_is_not_there_cannot_be_struck(server: Postgres, tmp_path:
 
 
 @pytest.mark.parametrize("trouble", [network.cut_network, network.delay_network])
-def test_a_network_is_whole_again_when_it_is_told(scene: Place, trouble: Callable[..., str | None]) -> None:
+def test_a_network_is_whole_again_after_heal(scene: Place, trouble: Callable[..., str | None]) -> None:
     assert scene.postgres_proxy is not None
     proxy, whole = scene.postgres_proxy, type(scene.postgres_proxy.faults)()
     striking = beside(lambda: trouble(scene, STRIKE))
@@ -142,7 +142,7 @@ def test_a_commit_takes_effect_and_its_reply_is_lost(scene: Place, server: Postg
         assert connection.execute("SELECT max(id) FROM committed").fetchone() == (last,)
 
 
-def test_a_reply_that_nobody_waits_for_is_not_lost_later(scene: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_no_test_waits_for_is_not_lost_later(scene: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_REPLY_LIMIT", timedelta(seconds=0.2))
     assert scene.postgres_proxy is not None
     assert network.lose_reply(scene, COMMIT) is None

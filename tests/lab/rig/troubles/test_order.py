@@ -12,10 +12,10 @@ from lockgate.lab.rig.faults import ANY_MOMENT, Kind, Strike
 from lockgate.lab.rig.history import Fault
 from lockgate.lab.rig.troubles import armed, databases
 from lockgate.lab.rig.troubles.armed import Armed
-from lockgate.lab.rig.troubles.asleep import Asleep
 from lockgate.lab.rig.troubles.databases import Crashes
 from lockgate.lab.rig.troubles.order import troubles_of
 from lockgate.lab.rig.troubles.outside import Outside
+from lockgate.lab.rig.troubles.pauses import Pauses
 from lockgate.lab.rig.troubles.scene import Scene
 
 
@@ -47,7 +47,7 @@ def test_each_fault_finds_its_trouble_and_a_poisoned_event_needs_none(scene: Sce
         Strike(Kind.KILL_EXECUTOR, "EMIT"),
     ]
     troubles = troubles_of(strikes, scene, lambda fault: None)
-    assert [(type(one), one.count) for one in troubles] == [(Armed, 2), (Asleep, 2), (Crashes, 1), (Outside, 2)]
+    assert [(type(one), one.count) for one in troubles] == [(Armed, 2), (Pauses, 2), (Crashes, 1), (Outside, 2)]
     texts = {one.environment()[VARIABLE] for one in troubles}
     assert len(texts) == 1
     assert all(point in texts.pop() for point in ("ADD",))
