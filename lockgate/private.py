@@ -2,6 +2,7 @@
 
     make_private      a directory that is created here is open to its owner alone (0700). An existing one stays as it
                       is, because its owner may share it on purpose. `warn_if_open` then says so, with the fix
+    own_temporary     a directory of this user in the temporary directory, for names that others can guess
     who_may_change    a file that is run is only as safe as every directory that leads to it
 
 Root is trusted, and so is a group without another member: on many systems each user has a group of the same name, and
@@ -15,8 +16,12 @@ import logging
 import os
 import pwd
 import stat
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from lockgate.errors import BadMachine
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +34,22 @@ def make_private(directory: Path) -> None:
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+
+
+def own_temporary() -> Path:
+    """A directory in the temporary directory in which only this user creates files; the same one for all processes."""
+    place = Path(tempfile.gettempdir()) / f"lockgate-{os.getuid()}"
+    with suppress(FileExistsError):
+        place.mkdir(mode=_DIRECTORY_MODE)
+    facts = place.lstat()  # a link could lead to files of this user that another one chose
+    is_ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    if not is_ours or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadMachine(
+            "another user can change the files of this user's temporary directory",
+            where=str(place),
+            fix="remove it, or set TMPDIR to a directory of your own",
+        )
+    return place
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -3,12 +3,14 @@
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockgate.private import is_open, make_private, private_opener, warn_if_open, who_may_change
+from lockgate.errors import BadMachine
+from lockgate.private import is_open, make_private, own_temporary, private_opener, warn_if_open, who_may_change
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,39 @@ def test_what_is_made_is_the_owners_and_what_is_there_stays(public: Path) -> Non
     assert mode(public) == 0o755
     with open(public / "file", "wb", opener=private_opener):
         assert mode(public / "file") == 0o600
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this user's directory in the temporary directory is, or will be."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"lockgate-{os.getuid()}"
+
+
+def test_the_temporary_directory_of_a_user_is_made_once_and_closed_to_others(temporary: Path) -> None:
+    assert own_temporary() == temporary
+    assert mode(temporary) == 0o700
+    (temporary / "file").touch()
+    assert own_temporary() == temporary
+
+
+@pytest.mark.parametrize("how", ["a link", "a link to nothing", "a file", "open to all", "of another user"])
+def test_a_temporary_directory_that_another_user_controls_is_refused(
+    how: str, temporary: Path, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how.startswith("a link"):
+        temporary.symlink_to(public / "missing" if how == "a link to nothing" else public)
+    elif how == "a file":
+        temporary.touch()
+    else:
+        temporary.mkdir()
+        temporary.chmod(0o777 if how == "open to all" else 0o755)
+    if how == "of another user":
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        temporary.rename(temporary.with_name("lockgate-12345"))
+    with pytest.raises(BadMachine, match="another user can change") as refused:
+        own_temporary()
+    assert "TMPDIR" in refused.value.fix
 
 
 def test_a_directory_is_open_when_all_that_leads_to_it_is(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:

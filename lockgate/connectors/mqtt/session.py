@@ -15,18 +15,17 @@ import hashlib
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lockgate.connectors.mqtt.inbox import Inbox, Message
 from lockgate.connectors.mqtt.tls import make_context, why_distrusted
 from lockgate.errors import BadMachine, Failed, LockgateError, Refused, Unreachable
+from lockgate.private import own_temporary
 from lockgate.secrets import resolve, reveal
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class Session:
 def _lock_out_others(link: Link) -> int:
     """Take the lock of the session on this machine; it ends with the process, however that ends."""
     key = hashlib.sha256(f"{link.broker} {link.client_id}".encode()).hexdigest()[:16]
-    lock = os.open(Path(tempfile.gettempdir()) / f"lockgate-mqtt-{os.getuid()}-{key}", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(own_temporary() / f"mqtt-{key}", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _PREDECESSOR_SECONDS
     while True:
         try:
