@@ -20,7 +20,7 @@ help:
 	@echo "make test-all   the same and all other tests; 45 to 70 minutes  (make test-rest: only those others)"
 	@echo "make prove-all  200 kills and more, and ten minutes of fuzzing; over an hour; the table goes to .lockgate/prove-all.json"
 	@echo "make coverage   branch coverage of the pure and Spark tests"
-	@echo "make check      format, lint, strict types, English, make test"
+	@echo "make check      format, lint, strict types, names that tests use, English, make test"
 	@echo "make venv       only the virtual environment      (PYTHON=python3.12 to choose the interpreter)"
 	@echo "make jars       only the Kafka connector and broker, HDFS, and what makes Java start quickly"
 	@echo "make lock       choose the versions of requirements.lock again (needs uv)"
@@ -60,6 +60,7 @@ check: venv jars
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict
+	$(VENV)/bin/mypy --config-file tests/mypy.ini tests
 	$(VENV)/bin/python scripts/prose.py
 	$(PYTEST) -m "$(FIRST)"
 

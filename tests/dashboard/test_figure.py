@@ -103,7 +103,7 @@ def test_a_client_receives_every_change_and_the_end() -> None:
         threading.Thread(target=listen, daemon=True).start()
     assert ended.wait(timeout=30)
     assert last == ["end"]
-    late.close()
+    late.close()  # type: ignore[attr-defined]
 
 
 def test_the_page_stands_alone() -> None:

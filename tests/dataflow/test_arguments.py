@@ -58,11 +58,11 @@ def build(called: Any, *given: Any, **named: Any) -> Callable[[], Any]:
         (build(PostgresSink, table="t", url="x"), "PostgresSink(...) has no argument url=", "dsn="),
         (build(FileSource, "d", "id INT", path="e"), "FileSource(...) has path twice, by place and by name", "path="),
         (build(FileTable, "d"), "FileTable(...) takes its arguments by name", "FileTable(path="),
-        (lambda: windowed().aggregate("count(*)"), "aggregate(...) takes its arguments by name", 'requests="count(*)"'),
+        (lambda: windowed().aggregate("count(*)"), "aggregate(...) takes its arguments by name", 'requests="count(*)"'),  # type: ignore[call-arg]
         (lambda: orders().key_by("id").rolling("sum(cents)"), "rolling(...) takes its arguments by name", "total="),
-        (lambda: orders().split("cents > 10"), "split(...) takes its arguments by name", "small="),
+        (lambda: orders().split("cents > 10"), "split(...) takes its arguments by name", "small="),  # type: ignore[call-arg]
         (lambda: orders().event_time("at", "10s"), "event_time(...) takes 1 without a name (column), but", "lateness="),
-        (lambda: orders().event_time("at"), "event_time(...) needs lateness=", "lateness="),
+        (lambda: orders().event_time("at"), "event_time(...) needs lateness=", "lateness="),  # type: ignore[call-arg]
         (build(windows.sliding, "1h", "5m"), "sliding(...) takes 1 without a name (size), but has 2", "every="),
         (build(windows.session, "5m"), "session(...) takes its arguments by name", "gap="),
         (build(acks, 3), "acks(...) takes its arguments by name", "max_attempts="),

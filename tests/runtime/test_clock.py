@@ -29,6 +29,7 @@ from lockgate import (
     windows,
 )
 from lockgate.errors import Failed
+from lockgate.runtime.stepped import SteppedRun
 from lockgate.spark.clock import job_clock
 from lockgate.spark.stepping import Stepper
 from support.runs import live, reports_of, run_to_the_end, start, wait_for_run
@@ -106,8 +107,9 @@ def test_the_clock_moves_a_silent_stream_and_what_is_kept_continues_in_the_next_
         seen = reports_of(running)[-1]["batchId"]
         wait_for_run("another epoch", lambda: reports_of(running)[-1]["batchId"] > seen, running)
     taken, again, reminder = sinks["timers"].rows
-    assert taken == again == ("a", "taken", taken.at, None)
-    assert reminder == ("a", "reminder", taken.at + SECOND, BEGIN + SECOND)
+    at = taken.at
+    assert taken == again == ("a", "taken", at, None)
+    assert reminder == ("a", "reminder", at + SECOND, BEGIN + SECOND)
     assert sinks["timers"].epochs[2] > sinks["timers"].epochs[1]
     hour = (BEGIN, BEGIN + timedelta(hours=1))
     assert sinks["early"].rows == [("a", *hour, 0, False, 2)], "told again, though no event came"
@@ -158,6 +160,7 @@ def test_on_a_machine_whose_clock_is_behind_no_event_is_late(tmp_path: Path, cap
 
     def run_until(moment: datetime, count: int) -> None:
         started = start(job(count), tmp_path, stepper=Stepper(int(moment.timestamp() * 1000)))
+        assert isinstance(started, SteppedRun)
         started.settle()
         started.stop()
 

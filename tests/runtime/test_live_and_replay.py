@@ -61,18 +61,18 @@ def expected_rows(orders: list[Event], payments: list[Event]) -> Counter[tuple[A
 
 
 def test_a_job_with_window_and_join_gives_the_same_rows_live_and_replayed(kafka: str, tmp_path: Path) -> None:
-    topics = make_topics(kafka, unique("orders"), unique("payments"), partitions=3)
+    first, second = make_topics(kafka, unique("orders"), unique("payments"), partitions=3)
     orders, payments = make_events(400)
     live_sink, replay_sink = MemorySink(), MemorySink()
-    with live(job(kafka, *topics, live_sink), tmp_path) as running:
+    with live(job(kafka, first, second, live_sink), tmp_path) as running:
         for part in range(0, len(orders), 50):
             seen = epochs_done(running)
-            for topic, events in zip(topics, (orders, payments), strict=True):
+            for topic, events in zip((first, second), (orders, payments), strict=True):
                 send(kafka, topic, events[part : part + 50], partition=lambda event: event["id"] % 3)
             wait_for_run("an epoch", lambda seen=seen: epochs_done(running) > seen, running)  # type: ignore[misc]
         expected = expected_rows(orders, payments)
         wait_for_run("all rows", lambda: len(live_sink.rows) >= len(expected), running)
-    run_to_the_end(job(kafka, *topics, replay_sink), tmp_path, checkpoint=str(tmp_path / "replay"))
+    run_to_the_end(job(kafka, first, second, replay_sink), tmp_path, checkpoint=str(tmp_path / "replay"))
     assert Counter(map(tuple, replay_sink.rows)) == expected
     assert Counter(map(tuple, live_sink.rows)) == expected
     assert len(set(live_sink.epochs)) > len(set(replay_sink.epochs))

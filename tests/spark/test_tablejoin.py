@@ -153,7 +153,7 @@ NAMES_DDL = "K BIGINT, name STRING"
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_events_meet_the_rows_of_a_table_as_in_sql(how: str, tmp_path: Path) -> None:
-    names = {1: ["one"], 2: ["two", "zwei"], 3: [None]}
+    names: dict[int, list[str | None]] = {1: ["one"], 2: ["two", "zwei"], 3: [None]}
     none = [None] if how == "left" else []
     expected = Counter((k, v, at, name) for k, v, at in EVENTS for name in names.get(k, none))
     joined = source().join(file_table(tmp_path, NAMES, NAMES_DDL), on="k", how=how)
@@ -166,7 +166,7 @@ def test_events_meet_the_rows_of_a_table_as_in_sql(how: str, tmp_path: Path) -> 
 def test_time_and_order_go_through_a_join_with_a_table(tmp_path: Path) -> None:
     joined = source().event_time("at", lateness="0 seconds").join(file_table(tmp_path, NAMES, NAMES_DDL), on="k")
     last = joined.key_by("name").window(windows.tumbling("20 seconds")).aggregate(n="count(*)", first="min(v)")
-    names = {1: ["one"], 2: ["two", "zwei"], 3: [None]}
+    names: dict[int, list[str | None]] = {1: ["one"], 2: ["two", "zwei"], 3: [None]}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for k, v, _ in EVENTS[:40]:  # the last window stays open
         for name in names.get(k, []):

@@ -314,7 +314,7 @@ def test_messages_that_come_again_after_a_lost_connection_are_known(
         numbered = session.numbered(1, end)
         connection = session._client.socket()
         assert connection is not None
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
         wait_for("a connection", lambda: "again, which has kept the session" in caplog.text)
         broker.publish("plant/a", 4)
         wait_for("another message", lambda: session.number(end, 50) > end)
