@@ -17,7 +17,18 @@ from support.process import LOCKGATE, run
 
 PACKAGE = Path(lockgate.__file__).parent
 OF_THE_LAB = {
-    *("bench", "compare", "compared", "demo", "examples", "proofs", "prove", "proven", "simulate", "simulatejobs"),
+    *(
+        "bench",
+        "compare",
+        "comparedjob",
+        "demo",
+        "examples",
+        "proofrun",
+        "prove",
+        "provenjob",
+        "simulate",
+        "simulatejobs",
+    ),
     "services",  # up, down, status; jars and doctor prepare a machine, and include what `up` needs
 }
 """The files of cli/ that may import the lab."""

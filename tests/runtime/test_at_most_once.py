@@ -216,7 +216,7 @@ def run_that_failed(start: Callable[[], Any]) -> Run:
         _has_end=False,
         _ends_in_silence=False,
         _dropped=lambda: 0,
-        _crashes=cast("Any", SimpleNamespace(told=lambda: None, close=lambda: None)),
+        _crashes=cast("Any", SimpleNamespace(summary=lambda: None, close=lambda: None)),
         _watcher=Watcher(events_total=100),
     )
 

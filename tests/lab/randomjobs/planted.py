@@ -68,7 +68,7 @@ def plant_files(patch: pytest.MonkeyPatch) -> None:
 
 def plant_transform(patch: pytest.MonkeyPatch) -> None:
     """Believe what is declared of a transform."""
-    patch.setattr(steps, "find_chance", lambda *_, **__: None)
+    patch.setattr(steps, "find_nondeterminism", lambda *_, **__: None)
 
 
 def plant_functions(patch: pytest.MonkeyPatch) -> None:
