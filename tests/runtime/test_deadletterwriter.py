@@ -327,7 +327,7 @@ def test_records_whose_time_a_topic_would_refuse(kafka: str, place: Path) -> Non
     with pytest.raises(TimeRefused, match=r"the time of a record with key 'ahead', .* is too far ahead of") as refused:
         run_to_the_end(Job("times", out, guarantee=exact), place)
     assert re.search(
-        f"column at, topic '{topic}', partition .*job 'times', declared at .*test_letters", str(refused.value)
+        f"column at, topic '{topic}', partition .*job 'times', declared at .*test_deadletterwriter", str(refused.value)
     )
     letters = KafkaSink(topic=f"{topic}-letters", servers=kafka)
     run_to_the_end(Job(topic, out, guarantee=exact, dead_letters=letters), place, checkpoint=str(place / "other"))

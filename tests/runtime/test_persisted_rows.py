@@ -85,7 +85,7 @@ def test_a_step_with_two_places_in_the_compiled_plan_is_found_whatever_the_plann
     compile_plan(planned, spark, start=None, rows_per_epoch=10)
     with pytest.raises(InvariantBroken, match="map 'map' is compiled 2 times") as broken:
         compile_plan(replace(planned, cuts=Cuts()), spark, start=None, rows_per_epoch=10)
-    assert "test_kept_rows.py:" in broken.value.where
+    assert "test_persisted_rows.py:" in broken.value.where
 
 
 @pytest.mark.slow

@@ -395,7 +395,7 @@ def test_a_table_that_is_not_there_stops_the_job_before_anything_runs(spark: Spa
     put_events(tmp_path, (1, 0))
     with pytest.raises(Failed, match=r"rates\.json cannot be read as json") as caught:
         run_to_the_end(rated(tmp_path, rates_in(tmp_path / "rates.json", "1 minute"), sink), tmp_path)
-    assert "table 'rates', declared at test_tables.py:" in caught.value.where
+    assert "table 'rates', declared at test_tablerefresh.py:" in caught.value.where
     assert sink.rows == []
     assert not spark.streams.active
     assert not any(thread.name.startswith("lockgate-table") for thread in threading.enumerate())

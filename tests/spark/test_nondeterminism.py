@@ -74,7 +74,7 @@ def test_a_transform_that_is_not_deterministic_has_to_be_declared_so(change: Any
         run_into_memory(tmp_path, numbers().transform(change))
     assert "transform 'transform' is not deterministic, by " in refused.value.what
     assert told in refused.value.what
-    assert "test_chance.py:" in refused.value.where
+    assert "test_nondeterminism.py:" in refused.value.where
     assert "deterministic=False" in refused.value.fix
 
 
@@ -95,7 +95,7 @@ def test_what_only_spark_can_see_in_sql_stops_the_job_at_its_start(
         run_into_memory(tmp_path, rows)
     assert refused.value.what.startswith("select 'select' is not deterministic, by ")
     assert told in refused.value.what
-    assert "test_chance.py:" in refused.value.where
+    assert "test_nondeterminism.py:" in refused.value.where
 
 
 def test_an_expression_that_spark_has_for_tables_only_is_named_with_a_fix(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_transform_that_uses_rows_of_chance_twice_is_refused_with_its_line(tmp
     both = lots.transform(lambda rows: rows.where("r < 0.5").union(rows.where("r >= 0.5")))
     with pytest.raises(BadJob, match=r"transform 'transform' uses the rows of select 'select' 2 times") as refused:
         run_into_memory(tmp_path, both)
-    assert "test_chance.py:" in refused.value.where
+    assert "test_nondeterminism.py:" in refused.value.where
 
 
 def test_a_transform_may_keep_rows_by_their_order_only_if_nothing_remembers_them(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_transform_may_keep_rows_by_their_order_only_for_one_branch(tmp_path: 
     firsts = numbers().select("id", lot="id % 7").transform(lambda rows: rows.dropDuplicates(["lot"]))
     with pytest.raises(BadJob, match="transform 'transform' is not deterministic, by Deduplicate") as refused:
         run_into_memory(tmp_path / "branches", firsts.where("id < 200"), firsts.where("id >= 200"))
-    assert "test_chance.py:" in refused.value.where
+    assert "test_nondeterminism.py:" in refused.value.where
     assert "in a job of its own" in refused.value.fix
     parts = numbers().select("id", lot="id % 7").transform(lambda rows: rows.dropDuplicates(["lot"]))
     split = parts.split(low="id < 200", high="id >= 200")
@@ -154,7 +154,7 @@ def test_a_transform_that_reads_files_has_to_be_declared_so(is_query: bool, tmp_
     lots = numbers().select("id", lot="id % 7")
     with pytest.raises(BadJob, match="transform 'transform' reads files or a table") as refused:
         run_into_memory(tmp_path / "hidden", lots.transform(with_lots))
-    assert "test_chance.py:" in refused.value.where
+    assert "test_nondeterminism.py:" in refused.value.where
     assert "table(" in refused.value.fix
     (found,) = run_into_memory(tmp_path / "declared", lots.transform(with_lots, deterministic=False))
     assert sorted(row.id for row in found) == [*range(3, COUNT, 7)]
@@ -179,7 +179,7 @@ def test_a_transform_that_reads_another_stream_is_refused(tmp_path: Path) -> Non
             BadJob, match="transform 'transform' reads a stream that is no source of the job"
         ) as refused:
             run_into_memory(tmp_path, numbers().transform(with_ticks, deterministic=is_declared))
-        assert "test_chance.py:" in refused.value.where
+        assert "test_nondeterminism.py:" in refused.value.where
         assert "stream(" in refused.value.fix
 
 

@@ -239,7 +239,7 @@ def test_a_table_that_does_not_fit_stops_the_job_before_it_runs(schema: str, tol
     with pytest.raises((BadJob, Refused, Failed)) as caught:
         rows_of(joined, tmp_path)
     assert told in caught.value.what
-    assert "test_tables.py" in caught.value.where
+    assert "test_tablejoin.py" in caught.value.where
 
 
 @pytest.mark.spark
