@@ -2,7 +2,7 @@
 
     output                                                    goes over
     a part of a split, by where and a select in SQL           the rows that are split
-    rows of a step that is not deterministic, by where and    the rows of that step
+    rows of a step that must be computed once, by where and   the rows of that step
     a select in SQL
     what leaves an operator by a side, as above; its log      all that leaves the operator
     of late events
@@ -11,9 +11,9 @@
 Spark computes every pass from the sources on. If several ways of one pass start at a step, Spark computes that step
 once for each of them. Most steps give the same rows each time. A step that is not deterministic gives every way other
 values: an event would be in none of two branches that exclude each other, or in both, without any failure and whatever
-is declared. So such a step has one place in all passes together. If it had several, the query ends there: its rows are
-computed once per epoch and kept, and the steps after it are applied to them. If these cannot be applied to kept rows,
-the job is refused.
+is declared. A window that adds fractions does so too, because its ways may add in another order (fractions.py). So such
+a step has one place in all passes together. If it had several, the query ends there: its rows are computed once per
+epoch and kept, and the steps after it are applied to them. If these cannot be applied to kept rows, the job is refused.
 
     the step has       after it                                   what happens
     one place          anything                                   it is a step of the query
@@ -45,6 +45,7 @@ from lockgate.dataflow.steps import (
 from lockgate.errors import BadJob
 from lockgate.guarantees import Mode
 from lockgate.planner.forms import has_late_events
+from lockgate.planner.fractions import depends_on_order
 from lockgate.planner.logical import LogicalGraph, Node, is_operator
 from lockgate.planner.nondeterminism import expressions_of, is_nondeterministic
 from lockgate.planner.physical import has_state
@@ -90,7 +91,7 @@ def way_of(graph: LogicalGraph, output: Node) -> Way | None:
     base = node if side is None else graph.node(side.inputs[0])
     if is_operator(graph, base):
         return Way(base, True, tuple(conditions), select, side)
-    return Way(node, False, tuple(conditions), select) if is_nondeterministic(node) else None
+    return Way(node, False, tuple(conditions), select) if computes_once(graph, node) else None
 
 
 def sides_of(name: str) -> str:
@@ -163,14 +164,14 @@ class Cuts:
 
 
 def find_cuts(graph: LogicalGraph) -> Cuts:
-    """Where rows are kept so that a step that is not deterministic is computed once; BadJob if that is impossible."""
-    if not any(map(computes_once, graph.nodes)):
+    """Where rows are kept so that a step that may give other rows is computed once; BadJob if that is impossible."""
+    if not any(computes_once(graph, node) for node in graph.nodes):
         return Cuts()
     places = _roots(graph)
     below: set[str] = set()
     branches: dict[str, int] = {}
     for node in reversed(graph.nodes):  # every step comes after those that feed it
-        if computes_once(node) and places[node.name] > 1:
+        if computes_once(graph, node) and places[node.name] > 1:
             behind = _steps_behind(graph, node)
             _refuse_uncuttable(graph, node, behind, places[node.name])
             branches[node.name] = places[node.name]
@@ -190,9 +191,9 @@ def is_computed_once(graph: LogicalGraph, one: Node, cuts: Cuts) -> bool:
     return places[one.name] <= 1
 
 
-def computes_once(node: Node) -> bool:
-    """Must it be computed once, because it gives other rows each time? (The SQL of a sink has one place.)"""
-    return not isinstance(node.step, Write) and is_nondeterministic(node)
+def computes_once(graph: LogicalGraph, node: Node) -> bool:
+    """Must it be computed once, because it may give other rows each time? (The SQL of a sink has one place.)"""
+    return not isinstance(node.step, Write) and (is_nondeterministic(node) or depends_on_order(graph, node))
 
 
 def _steps_behind(graph: LogicalGraph, first: Node) -> list[Node]:
@@ -216,11 +217,18 @@ def _refuse_uncuttable(graph: LogicalGraph, cause: Node, behind: Sequence[Node],
         reason = "in real-time mode rows leave before their epoch ends"
     else:
         return
-    change = "make it deterministic (derive random values from the event), or "
+    if is_nondeterministic(cause):
+        danger = "each way would get other values: an event could be in none of them, or in several"
+        change = "make it deterministic (derive random values from the event), or "
+    else:
+        danger = (
+            "each way may add its fractions in another order and round otherwise: a row could be in none of them, or"
+            " in several"
+        )
+        change = "add DECIMAL or whole numbers of a type that the plan knows, as in sum(CAST(x AS DECIMAL(18, 2))), or "
     raise BadJob(
         f"{cause.kind} {cause.name!r} would be computed {places:,} times, because its rows go several"
-        " ways, and each way would get other values: an event could be in none of them, or in several. Its rows cannot"
-        f" be kept for all ways, because {reason}",
+        f" ways, and {danger}. Its rows cannot be kept for all ways, because {reason}",
         where=cause.where,
         fix=("" if isinstance(cause.step, FanOut) else change)
         + "let its outputs differ by split, or by where and a select in SQL alone, which is one pass; or write"

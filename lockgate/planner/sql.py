@@ -87,7 +87,7 @@ class Facts:
 @lru_cache(maxsize=2048)
 def read_expression(sql: str) -> Facts | None:
     """The facts of an expression, or None if only Spark can find them."""
-    tree = _parse(sql)
+    tree = parse_sql(sql)
     if tree is None or any(isinstance(node, exp.Query | exp.Star) and not _is_count_star(node) for node in tree.walk()):
         return None
     bound = {parameter.name.lower() for node in tree.find_all(exp.Lambda) for parameter in node.expressions}
@@ -188,7 +188,7 @@ def is_idempotent_aggregate(sql: str) -> bool:
     >>> is_idempotent_aggregate("max(temperature)"), is_idempotent_aggregate("max(a) + count(*)")
     (True, False)
     """
-    tree = _parse(sql)
+    tree = parse_sql(sql)
     # A function that sqlglot does not know could be anything.
     if tree is None or not all(_is_aggregate(node) for node in tree.find_all(exp.Anonymous)):
         return False
@@ -216,7 +216,7 @@ _FOLDS: dict[type[exp.Expr], str] = {
 @lru_cache(maxsize=2048)
 def read_fold(sql: str) -> Fold | None:
     """The fold of a rolling aggregate, or None if it is none of sum, min, max, avg and count."""
-    tree = _parse(sql)
+    tree = parse_sql(sql)
     name = _FOLDS.get(type(tree)) if tree is not None else None
     if tree is None or name is None:
         return None
@@ -229,7 +229,8 @@ def read_fold(sql: str) -> Fold | None:
     return Fold(function=name, argument=sql[sql.index("(") + 1 : sql.rindex(")")].strip())
 
 
-def _parse(sql: str) -> exp.Expr | None:
+def parse_sql(sql: str) -> exp.Expr | None:
+    """The tree of an expression, or None if only Spark can read it."""
     try:
         return sqlglot.parse_one(sql, read="spark")
     except SqlglotError:

@@ -11,6 +11,7 @@ from lockgate.dataflow.steps import Read, Transform, Write
 from lockgate.guarantees import Guarantee
 from lockgate.planner.flow import MISSED
 from lockgate.planner.nondeterminism import is_nondeterministic
+from lockgate.planner.passes import computes_once
 from lockgate.planner.physical import declared_of, has_state, is_exact, is_partitioned_alike
 from lockgate.planner.plan import Plan
 from lockgate.runtime.acker import Acker
@@ -66,7 +67,7 @@ def make_epoch_writer(
         sources=tuple(node.step.source for node in graph.nodes if isinstance(node.step, Read)),
         tables=tables,
         tries_once=planned.job.guarantee is Guarantee.AT_MOST_ONCE and not is_local(spark.sparkContext),
-        is_nondeterministic=has_wild_steps,
+        may_differ=has_wild_steps or any(computes_once(graph, node) for node in graph.nodes),
         where=where,
         finish=compiled.finish,
         has_late=MISSED in compiled.frame.columns,

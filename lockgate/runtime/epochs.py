@@ -65,8 +65,7 @@ class EpochWriter:
     can_repeat: bool = False
     is_alike: bool = False
     tries_once: bool = False  # must a second attempt of a task stop?
-    # is a step not deterministic, so that rows may differ when they are computed again?
-    is_nondeterministic: bool = False
+    may_differ: bool = False  # may rows differ when they are computed again, by a step that must be computed once?
     where: str = ""  # the job, as errors name it
     finish: Finish | None = None  # makes the rows of all outputs, if the query ends before them
     has_late: bool = False  # do late events leave the query, together with all that are in time?
@@ -183,7 +182,7 @@ class EpochWriter:
         if self.finish is not None:
             yield rows
             return
-        if self.is_nondeterministic and self.letters is None:
+        if self.may_differ and self.letters is None:
             with persisted(self.spark, rows, epoch=epoch, where=self.where) as found:
                 yield found
             return

@@ -151,7 +151,7 @@ def branch_of(graph: LogicalGraph, output: Node) -> Branch | None:
     has_sides = way.is_by_side and len(wanted_sides(graph, way.base)) > 1
     side = 0 if way.side is None else side_number(graph, way.side)
     select = None if way.select is None else way.select.step
-    if any(map(computes_once, [*way.conditions, *([] if way.select is None else [way.select])])):
+    if any(computes_once(graph, one) for one in (*way.conditions, *([] if way.select is None else [way.select]))):
         raise InvariantBroken("SQL that gives other values each time in a pass", where=output.where, fix="report this")
     return Branch(
         base=way.shared,

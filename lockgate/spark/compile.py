@@ -252,7 +252,7 @@ class _Compiler:
                 self._operate(node, inputs[0], frames, operators)
             else:
                 rows = self._rows(node, inputs, frames)
-                frames[node.name] = mark(rows, node.name) if computes_once(node) else rows
+                frames[node.name] = mark(rows, node.name) if computes_once(self.context.graph, node) else rows
             is_cut = MISSED in frames[node.name].columns  # only the run knows which of these rows are late
             if self.is_counting and not is_cut and not isinstance(node.step, DeadLetterStep | Write):
                 frames[node.name] = count_step(frames[node.name], node.name)

@@ -139,7 +139,7 @@ def refuse_hidden_nondeterminism(node: Node, inputs: Sequence[DataFrame]) -> Non
 
 def require_once(frame: DataFrame, planned: Plan) -> DataFrame:
     """Check that the planner's rule holds: a step that gives other values each time is computed once."""
-    is_needed = any(map(computes_once, planned.logical.nodes))
+    is_needed = any(computes_once(planned.logical, node) for node in planned.logical.nodes)
     for name, times in count_marks(frame).items() if is_needed else ():
         if times > 1:
             node = planned.logical.node(name)

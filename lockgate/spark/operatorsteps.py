@@ -102,7 +102,7 @@ def apply_to_sides(
         rejects=context.rejects,
         crashes=context.crashes,
     )
-    rows = mark(rows, node.name) if computes_once(node) else rows
+    rows = mark(rows, node.name) if computes_once(context.graph, node) else rows
     return {sides_of(node.name): rows, node.name: rows_of_side(rows, 0) if 0 in numbers else rows}
 
 

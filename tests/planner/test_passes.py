@@ -193,3 +193,87 @@ def test_real_time_mode_has_no_epoch_to_keep_rows_in() -> None:
     output = merged.to("out", KafkaSink(topic="out", servers="h:1"))
     with pytest.raises(BadJob, match="in real-time mode rows leave before their epoch ends"):
         plan(Job("job", output, guarantee=Guarantee.AT_LEAST_ONCE, mode=Mode.REAL_TIME))
+
+
+# A window that adds fractions: it is deterministic, but each branch may add in another order
+
+
+def window_of(aggregate: str, before: Callable[[Stream], Stream] = lambda rows: rows) -> Stream:
+    row = "id BIGINT, i INT, d DECIMAL(9, 2), x DOUBLE, f FLOAT, s STRING, at TIMESTAMP"
+    rows = before(stream("in", KafkaSource(topic="in", servers="h:1", value=row)))
+    timed = rows.event_time("at", lateness="1 minute")
+    return timed.key_by("id").window(windows.tumbling("1 minute")).aggregate(r=aggregate)
+
+
+FRACTIONS = (
+    *("sum(x)", "avg(f)", "sum(i / 2)", "sum(d * 1e0)", "sum(s)", "mean(x)", "try_sum(x)", "stddev(i)", "corr(i, d)"),
+    *("1 + sum(x) FILTER (WHERE i > 1)", "sum(CAST(i AS DOUBLE))", "sum(CASE WHEN i > 1 THEN x ELSE 0 END)"),
+    *("sum(i) + sum(x)", "sum(sqrt(i))", "round(sum(x), 2)"),
+)
+EXACT = (
+    *("sum(i)", "avg(i)", "sum(d)", "avg(d)", "sum(d * i - 1.5)", "sum(i % 3 + pmod(id, 2))", "max(x)", "count(x)"),
+    *("sum(CAST(x AS DECIMAL(18, 2)))", "sum(coalesce(i, 0))", "sum(d / 3)", "sum(CASE WHEN x > 1 THEN i END)"),
+    *("sum(if(x > 1, 1, 0))", "sum(-abs(i))", "max(x) - min(x)", "sum(length(s))", "sum(i div 2)"),
+)
+
+
+@pytest.mark.parametrize("aggregate", FRACTIONS)
+def test_branches_of_a_window_that_adds_fractions_are_one_pass(aggregate: str) -> None:
+    rows = window_of(aggregate)
+    planned = plan_of(ONE_PASS["conditions"](rows), Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert planned.refusal() is None
+    assert planned.cuts == Cuts()
+    ways = [way_of(planned.logical, output) for output in planned.logical.of_kind("sink")]
+    assert {way.shared for way in ways if way is not None} == {"window"}
+    assert len(ways) == 2
+    assert None not in ways
+
+
+@pytest.mark.parametrize("aggregate", EXACT)
+def test_branches_of_a_window_whose_results_do_not_depend_on_order_stay_as_they_were(aggregate: str) -> None:
+    rows = window_of(aggregate)
+    planned = plan_of([*ONE_PASS["conditions"](rows), rows.parallel(2)], LEAST)
+    assert planned.cuts == Cuts()
+    assert [way_of(planned.logical, output) for output in planned.logical.of_kind("sink")] == [None] * 3
+
+
+TYPES: dict[str, tuple[Callable[[Stream], Stream], bool]] = {
+    "made whole": (lambda rows: rows.select("id", "at", i="i * 2"), False),
+    "made a fraction": (lambda rows: rows.select("id", "at", i="i / 2"), True),
+    "renamed": (lambda rows: rows.select("id", "at", i="x"), True),
+    "by a column beside it": (lambda rows: rows.select("id", "at", y="x", i="y"), True),
+    "of a function": (lambda rows: rows.map(same, "id BIGINT, at TIMESTAMP, i BIGINT"), False),
+    "fractions of a function": (lambda rows: rows.map(same, "id BIGINT, at TIMESTAMP, i FLOAT"), True),
+    "unknown": (lambda rows: rows.transform(lambda frame: frame), True),
+    "merged with fractions": (
+        lambda rows: rows.select("id", "at", "i").merge(rows.map(same, "id BIGINT, at TIMESTAMP, i DOUBLE")),
+        True,
+    ),
+    "merged": (lambda rows: rows.select("id", "at", "i").merge(rows.select("id", "at", "i")), False),
+    "through steps": (lambda rows: rows.where("x > 1").split(a="i > 1")["a"].parallel(2), False),
+}
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_the_type_of_what_is_added_is_followed_and_doubt_counts_as_fractions(types: str) -> None:
+    before, is_fraction = TYPES[types]
+    rows = window_of("sum(i)", before)
+    planned = plan_of([rows.where("r < 1"), rows.where("r >= 1")], LEAST)
+    outputs = planned.logical.of_kind("sink")
+    assert [way_of(planned.logical, output) is not None for output in outputs] == [is_fraction] * 2
+
+
+@pytest.mark.parametrize("ways", ["merged branches", "merged with itself", "a condition in Python"])
+def test_the_query_ends_at_a_window_that_adds_fractions_if_its_branches_are_not_one_pass(ways: str) -> None:
+    planned = plan_of(KEPT[ways](window_of("sum(x)")), Guarantee.END_TO_END_EXACTLY_ONCE)
+    assert planned.refusal() is None
+    assert planned.cuts.branches == {"window": 2}
+
+
+def test_a_window_that_adds_fractions_is_refused_if_it_cannot_be_computed_once() -> None:
+    rows = window_of("sum(x)")
+    with pytest.raises(BadJob, match="round otherwise: a row could be in none of them") as refused:
+        plan_of([rows, rows.transform(lambda frame: frame)], LEAST)
+    assert "test_passes.py:" in refused.value.where
+    assert "DECIMAL" in refused.value.fix
+    assert plan_of([rows.transform(lambda frame: frame)], LEAST).refusal() is None

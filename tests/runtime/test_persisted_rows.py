@@ -1,17 +1,20 @@
 """Branches of a step that is not deterministic: its rows are computed once per epoch, and kept for all branches."""
 
+import json
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
-from lockgate import Guarantee, Job, MemorySink, MemorySource, SqliteSink, Stream, plan, stream
-from lockgate.errors import InvariantBroken
+from lockgate import Guarantee, Job, MemorySink, MemorySource, SqliteSink, Stream, plan, stream, windows
+from lockgate.errors import InvariantBroken, Refused
 from lockgate.planner.passes import Cuts
 from lockgate.runtime.epochs import EpochWriter
 from lockgate.runtime.metrics.meter import Meter
@@ -86,6 +89,50 @@ def test_a_step_with_two_places_in_the_compiled_plan_is_found_whatever_the_plann
     with pytest.raises(InvariantBroken, match="map 'map' is compiled 2 times") as broken:
         compile_plan(replace(planned, cuts=Cuts()), spark, start=None, rows_per_epoch=10)
     assert "test_persisted_rows.py:" in broken.value.where
+
+
+def sums(*, below: Callable[[Stream], Stream]) -> tuple[Job, dict[str, MemorySink]]:
+    """Two branches of a window that adds fractions, with conditions on the sum that exclude each other."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [(one % 3, 0.1 * one, start + timedelta(seconds=one)) for one in IDS]
+    read = stream("in", MemorySource(rows, value="k INT, x DOUBLE, at TIMESTAMP", per_epoch=60))
+    timed = read.event_time("at", lateness="1 second").key_by("k")
+    made = timed.window(windows.tumbling("10 seconds")).aggregate(total="sum(x)")
+    sinks = {"low": MemorySink(), "high": MemorySink()}
+    outputs = [made.where("total < 15").to("low", sinks["low"]), below(made).to("high", sinks["high"])]
+    return Job("sums", *outputs, guarantee=Guarantee.AT_LEAST_ONCE), sinks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_kept", "below"), [
+    (False, lambda rows: rows.where("total >= 15")),
+    (True, lambda rows: rows.where(lambda row: row.total >= 15)),
+])  # fmt: skip
+def test_branches_of_a_window_that_adds_fractions_have_the_same_sums(
+    is_kept: bool, below: Callable[[Stream], Stream], tmp_path: Path
+) -> None:
+    job, sinks = sums(below=below)
+    started = run_to_the_end(job, tmp_path)
+    assert started.plan.cuts.branches == ({"window": 2} if is_kept else {})
+    noted = json.loads((tmp_path / "checkpoint" / "native/steps.json").read_text())
+    assert [one["step"] for one in noted] == ["window"], "Spark has it once"
+    found = [(row.k, row.window_start) for sink in sinks.values() for row in sink.rows]
+    assert len(found) == len(set(found)) == 33, "all windows that are closed"
+    assert all(sink.rows for sink in sinks.values())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_has_such_a_window_once_for_each_branch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("lockgate.planner.passes.depends_on_order", lambda graph, node: False)
+        run_to_the_end(sums(below=lambda rows: rows.where("total >= 15"))[0], tmp_path)
+    for below in (lambda rows: rows.where("total >= 15"), lambda rows: rows.where(lambda row: row.total >= 15)):
+        job, sinks = sums(below=below)
+        with pytest.raises(Refused, match="it has window, window, but the job has window"):
+            run_to_the_end(job, tmp_path)
+        assert not any(sink.rows for sink in sinks.values())
 
 
 @pytest.mark.slow

@@ -159,6 +159,9 @@ NATIVE_AGGREGATES: dict[str, Entry] = {
 IDEMPOTENT_AGGREGATES = ("min", "max")
 """Those that take the same event twice without a difference."""
 
+OF_FRACTIONS = ("sum_of_thirds",)
+"""Those that add fractions, so that the order of addition shows."""
+
 OVER_ROWS: dict[str, Entry] = {
     "spread": Entry(
         "max((row.{0} or 0) for row in rows) - min((row.{0} or 0) for row in rows)",

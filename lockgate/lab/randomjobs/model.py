@@ -267,6 +267,17 @@ def _makes_state_by_chance(step: Source | Step) -> bool:
     return False
 
 
+def _adds_fractions(spec: Spec, node: _Node) -> bool:
+    """Does Spark compute a window whose results depend on the order of addition? Late events are none of its results.
+
+    The plan must know the type of what is added. Behind a transform it may doubt, and be stricter.
+    """
+    step, side = node
+    if not isinstance(step, WindowAggregate) or _runs_python(spec, step) or side:
+        return False
+    return step.window.trigger is None and any(one.call.entry in catalogue.OF_FRACTIONS for one in step.made)
+
+
 def _only_scores_differ(spec: Spec, output: Output, path: tuple[_Node, ...], chances: list[int]) -> bool:
     """Is a fan-out the only chance, and does the key come through it untouched, with nothing but a select between?"""
     if output.sink.deleted is not None and _is_call_by_chance(output.sink.deleted):
@@ -292,13 +303,18 @@ _Way = tuple[tuple[str, str], ...]
 
 
 def _repeated(spec: Spec) -> Iterator[str]:
-    """The steps that are not deterministic, whose rows go several ways, and that nothing computes once.
+    """The steps that may give each branch other rows, whose rows go several ways, and that nothing computes once.
 
     One pass does, over outputs that differ by little; so does an epoch that keeps the rows, if neither state, time nor
     a transform is behind them.
     """
     ways = [(path, output.name) for output in spec.outputs for path in _paths(spec, output.input)]
-    nodes = {node for path, _ in ways for node in path if _is_chance(node) or _makes_state_by_chance(node[0])}
+    nodes = {
+        node
+        for path, _ in ways
+        for node in path
+        if _is_chance(node) or _makes_state_by_chance(node[0]) or _adds_fractions(spec, node)
+    }
     for node in sorted(nodes, key=lambda one: (one[0].name, one[1])):
         behind = {
             (*(_passed(spec, one) for one in path[path.index(node) :]), (output, ""))
