@@ -39,7 +39,7 @@ from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.topicids import TopicIds, UsedTopic, used_topics
 from lockgate.spark.interpreter import local_python
 from lockgate.spark.machines import check_machines
-from lockgate.spark.nondeterminism import find_nondeterminism
+from lockgate.spark.nondeterminism import find_nondeterminism, find_repeated_nondeterminism, find_stored_above_state
 from lockgate.spark.session import is_local, refuse_mixed_retries, refuse_speculation, warn_of_open_ports
 
 if TYPE_CHECKING:
@@ -363,6 +363,25 @@ def _refuse_what_cannot_be_replayed(dataframe: DataFrame, remembering_count: int
             " than those that are committed",
             where=where,
             fix="make it deterministic (derive ids and random values from the event), or write to a topic in between",
+        )
+    repeated = find_repeated_nondeterminism(dataframe)
+    if repeated is not None:
+        raise BadJob(
+            f"{repeated} is computed again for each branch that takes its rows, and may give each branch other rows: a"
+            " row could be in none of two branches that exclude each other, or in both",
+            where=where,
+            fix="let one branch take its rows: a CASE in place of a union, dropDuplicates or limit after the union;"
+            " or derive random values from the event (hash(id)), and add DECIMAL in place of fractions; or write its"
+            " rows to a topic, and continue from there in a second query",
+        )
+    stored = find_stored_above_state(dataframe)
+    if stored is not None:
+        raise BadJob(
+            f"rows of a file or a table feed state: {stored}. They may change before an epoch is repeated, and then the"
+            " state differs from rows that are committed",
+            where=where,
+            fix='join it after the step with state; or use a Job, whose table("name", ...) shows a repeated epoch the'
+            " rows that it saw before; or make the table a stream of changes",
         )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TEXT_MAX = 100
-_ID = re.compile(r"#\d+L?")
+_ID = re.compile(r"#\d+L?|@[0-9a-f]+")
 _MARK = "lockgate step "
 _DEPTH_MAX = 8
 
@@ -45,6 +45,14 @@ _BY_CHANCE = frozenset(
 
 _STORED = frozenset({"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LogicalRelation"})
 """Rows of files and tables. Those that a program makes itself are others."""
+
+_REMEMBERING = (frozenset({"Aggregate", "Distinct"}) | _BY_CHANCE | _BY_ORDER) - {"Sample"}
+"""These keep state of a stream, and a join of two streams does too."""
+
+_ADDING = re.compile(
+    r"(Try)?(Sum|Average)|Stddev\w+|Variance\w+|Corr|PearsonCorrelation|Cov\w+|Regr\w+|Skewness|Kurtosis"
+)
+_FRACTIONS = ("double", "float")
 
 
 def find_nondeterminism(frame: DataFrame, before: DataFrame | None = None, *, feeds_state: bool = True) -> str | None:
@@ -81,6 +89,66 @@ def find_unplanned(frame: DataFrame, before: DataFrame, *, is_stream: bool) -> s
         if bool(node.isStreaming()) if is_stream else _kind(node) in _STORED:
             return _shortened(_without_ids(node))
     return None
+
+
+def find_repeated_nondeterminism(frame: DataFrame) -> str | None:
+    """Something that may give other rows each time, and that a frame computes for several branches; None if nothing.
+
+    Sums of fractions count, because every branch may add in another order.
+    """
+    seen: set[str] = set()
+    for node in _nodes(frame):
+        if (cause := _own_cause(node)) is not None:
+            same = _told(node)
+            if same in seen:
+                return cause
+            seen.add(same)
+    return None
+
+
+def find_stored_above_state(frame: DataFrame) -> str | None:
+    """Files or a table that a frame reads, and whose rows feed state of its stream; None if there are none."""
+    for node in _nodes(frame):
+        if not _remembers(node):
+            continue
+        for one in _nodes_below(node):
+            if _kind(one) in _STORED and not bool(one.isStreaming()):
+                return _shortened(_without_ids(one))
+    return None
+
+
+def _own_cause(node: Any) -> str | None:
+    """What may give other rows each time, in a part of a plan alone; None if nothing."""
+    if (kind := _kind(node)) in _BY_CHANCE | _BY_ORDER:
+        return kind
+    for text, is_steady in _expressions([node]):
+        if not is_steady or find_changing(text) is not None:
+            return _shortened(text)
+    if kind == "Aggregate" and bool(node.isStreaming()):
+        return next((_shortened(str(one.sql())) for one in _items(node.expressions()) if _adds_fractions(one)), None)
+    return None
+
+
+def _adds_fractions(expression: Any) -> bool:
+    if match := _ADDING.fullmatch(_kind(expression)):
+        added = [str(one.dataType().typeName()) for one in _items(expression.children())]
+        return match[2] is None or any(kind in _FRACTIONS for kind in added)
+    return any(_adds_fractions(one) for one in _items(expression.children()))
+
+
+def _remembers(node: Any) -> bool:
+    """Does a part of a plan keep state of a stream?"""
+    children = _items(node.children())
+    if _kind(node) == "Join":
+        return all(bool(one.isStreaming()) for one in children)
+    return _kind(node) in _REMEMBERING and any(bool(one.isStreaming()) for one in children)
+
+
+def _told(node: Any) -> str:
+    """A part of a plan with all below it, as text that is the same if it computes the same."""
+    below = _items(node.children())
+    read = str(node.extraOptions()) if _kind(node) == "StreamingRelationV2" else ""
+    return f"{_without_ids(node)}{read}[{'; '.join(map(_told, below))}]"
 
 
 def find_nondeterminism_in_sql(frame: DataFrame, expressions: Mapping[str, str]) -> str | None:
@@ -172,7 +240,12 @@ def _expressions(nodes: Iterable[Any]) -> Iterator[tuple[str, bool]]:
 
 def _nodes(frame: DataFrame) -> Iterator[Any]:
     """Spark's plan of a frame, node by node, with the queries inside of its expressions."""
-    waiting: list[Any] = [frame._jdf.queryExecution().analyzed()]
+    return _nodes_below(frame._jdf.queryExecution().analyzed())
+
+
+def _nodes_below(first: Any) -> Iterator[Any]:
+    """A part of a plan and all below it, with the queries inside of their expressions."""
+    waiting: list[Any] = [first]
     while waiting:
         node = waiting.pop()
         yield node

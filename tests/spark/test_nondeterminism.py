@@ -8,11 +8,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lockgate import Guarantee, Job, MemorySink, MemorySource, SqliteSink, Stream, stream
+from lockgate import Guarantee, Job, KafkaSink, MemorySink, MemorySource, SqliteSink, Stream, stream, write_stream
 from lockgate.errors import BadJob
+from lockgate.spark.nondeterminism import find_repeated_nondeterminism, find_stored_above_state
 from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -190,3 +191,133 @@ def test_a_transform_that_gives_the_same_each_time_is_taken_as_it_is(tmp_path: P
 
     (rows,) = run_into_memory(tmp_path, numbers().select("id", lot="hash(id)").transform(change))
     assert sorted(row.twice for row in rows) == [2 * number for number in range(10, COUNT)]
+
+
+# Frames of plain programs: Spark's plan is all that is known of them
+
+
+def ticks(spark: SparkSession, per_second: int = 5) -> DataFrame:
+    return spark.readStream.format("rate").option("rowsPerSecond", per_second).load()
+
+
+def low_and_high(rows: DataFrame, column: str) -> DataFrame:
+    return rows.where(f"{column} < 1").union(rows.where(f"{column} >= 1"))
+
+
+def sums(rows: DataFrame, sql: str) -> DataFrame:
+    minutes = rows.withWatermark("timestamp", "1 second").groupBy(F.window("timestamp", "1 minute"))
+    return minutes.agg(F.expr(sql).alias("total"))
+
+
+def write(frame: DataFrame, place: Path) -> None:
+    """Everything that happens before the query starts; no broker is asked."""
+    sink = KafkaSink(topic="out", servers="localhost:1")
+    write_stream(frame, to=sink, name="program", checkpoint=str(place))
+
+
+BRANCHES: dict[str, tuple[Any, str]] = {
+    "random values": (lambda rows: low_and_high(rows.withColumn("r", F.rand()), "r"), "rand("),
+    "ids": (lambda rows: low_and_high(rows.withColumn("r", F.expr("uuid()")), "value"), "uuid()"),
+    "a function": (
+        lambda rows: low_and_high(rows.select(F.udf(abs, "BIGINT").asNondeterministic()("value").alias("r")), "r"),
+        "abs(value)",
+    ),
+    "a condition": (lambda rows: low_and_high(rows.where("rand() < 0.5"), "value"), "rand("),
+    "dropDuplicates": (lambda rows: low_and_high(rows.dropDuplicates(["value"]), "value"), "Deduplicate"),
+    "dropDuplicates twice": (
+        lambda rows: rows.dropDuplicates(["value"]).union(rows.dropDuplicates(["value"])),
+        "Deduplicate",
+    ),
+    "limit": (lambda rows: low_and_high(rows.limit(3), "value"), "Limit"),
+    "by name": (
+        lambda rows: rows.withColumn("r", F.rand()).transform(lambda made: made.unionByName(made.where("r < 1"))),
+        "rand(",
+    ),
+    "a join with itself": (
+        lambda rows: rows.withColumn("r", F.rand()).transform(
+            lambda made: made.alias("one").join(made.alias("two"), "value").select("value", "one.r")
+        ),
+        "rand(",
+    ),
+    "sums of fractions": (lambda rows: low_and_high(sums(rows, "sum(value / 3)"), "total"), "sum("),
+    "averages of fractions": (lambda rows: low_and_high(sums(rows, "avg(value / 3)"), "total"), "avg("),
+    "deviations": (lambda rows: low_and_high(sums(rows, "stddev(value)"), "total"), "stddev("),
+}
+
+
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_a_frame_that_computes_chance_for_several_branches_is_refused(
+    branches: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    change, told = BRANCHES[branches]
+    with pytest.raises(BadJob) as refused:
+        write(change(ticks(spark)), tmp_path)
+    assert told in refused.value.what
+    assert "test_nondeterminism.py:" in refused.value.where
+    assert "topic" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: low_and_high(rows, "value"),
+        lambda rows: rows.withColumn("r", F.rand()).where("r < 0.5"),
+        lambda rows: rows.where("value < 1").union(rows.where("value >= 1")).withColumn("r", F.rand()),
+        lambda rows: rows.withColumn("r", F.rand()).union(rows.withColumn("r", F.rand())),
+        lambda rows: low_and_high(sums(rows, "sum(value)"), "total"),
+        lambda rows: low_and_high(sums(rows, "avg(value)"), "total"),
+        lambda rows: low_and_high(sums(rows, "sum(CAST(value AS DECIMAL(9, 2)))"), "total"),
+        lambda rows: low_and_high(sums(rows, "max(value / 3)"), "total"),
+        lambda rows: sums(rows, "sum(value / 3)").where("total < 1"),
+        lambda rows: rows.dropDuplicates(["value"]).union(
+            ticks(rows.sparkSession, per_second=6).dropDuplicates(["value"])
+        ),
+    ],
+    ids=[
+        "nothing random", "one branch", "after the union", "drawn twice", "whole sums", "whole averages", "decimals",
+        "no sum", "one branch of sums", "two sources",
+    ],
+)  # fmt: skip
+def test_a_frame_whose_branches_agree_is_taken(change: Any, spark: SparkSession, tmp_path: Path) -> None:
+    frame = change(ticks(spark))
+    assert find_repeated_nondeterminism(frame) is None
+    assert find_stored_above_state(frame) is None
+
+
+@pytest.fixture
+def lots(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    spark.range(3).withColumnRenamed("id", "lot").write.parquet(str(tmp_path / "lots"))
+    return spark.read.parquet(str(tmp_path / "lots"))
+
+
+STORED: dict[str, Any] = {
+    "a join above a sum": lambda rows, lots: rows.join(lots, rows.value == lots.lot).groupBy("lot").count(),
+    "a query above a sum": lambda rows, lots: (
+        rows.where(F.expr("value IN (SELECT lot FROM lots)")).groupBy("value").count()
+    ),
+    "a join above a join of streams": lambda rows, lots: rows.join(lots, rows.value == lots.lot).join(
+        ticks(rows.sparkSession).select(F.col("value").alias("lot")), "lot"
+    ),
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_a_frame_whose_state_depends_on_files_is_refused(
+    stored: str, spark: SparkSession, lots: DataFrame, tmp_path: Path
+) -> None:
+    lots.createOrReplaceTempView("lots")
+    with pytest.raises(BadJob, match="rows of a file or a table feed state") as refused:
+        write(STORED[stored](ticks(spark), lots), tmp_path / "checkpoint")
+    assert "test_nondeterminism.py:" in refused.value.where
+    assert "join it after the step with state" in refused.value.fix
+
+
+def test_a_frame_may_read_files_below_its_state_and_rows_that_the_program_makes(
+    spark: SparkSession, lots: DataFrame
+) -> None:
+    rows = ticks(spark)
+    assert find_stored_above_state(rows.join(lots, rows.value == lots.lot)) is None
+    counts = rows.groupBy("value").count()
+    assert find_stored_above_state(counts.join(lots.groupBy("lot").count(), counts.value == lots.lot)) is None
+    made = spark.createDataFrame([(1,)], "lot BIGINT")
+    assert find_stored_above_state(rows.join(made, rows.value == made.lot).groupBy("lot").count()) is None
