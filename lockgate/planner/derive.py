@@ -12,6 +12,8 @@
     a sink that is idempotent by key, below a function      as a plain one
       that is not deterministic
     a sink that is idempotent by key and not fenced         as a plain one, but an older row may replace a newer one
+    a sink in a second Kafka cluster, below a function      as a plain one
+      that is not deterministic, or that adds fractions
     any other sink that is transactional or idempotent      nothing: end-to-end exactly-once
 
 A transactional sink without a transaction (less is declared, or real-time mode) is plain. A database that replaces rows
@@ -40,6 +42,7 @@ from lockgate.dataflow.steps import (
 from lockgate.dataflow.table import ReadTable
 from lockgate.dataflow.windows import TimeWindow
 from lockgate.guarantees import Delivery, Guarantee, Mode
+from lockgate.planner.fractions import depends_on_order
 from lockgate.planner.logical import LogicalGraph, Node
 from lockgate.planner.nondeterminism import is_nondeterministic
 from lockgate.planner.physical import declared_of, has_state, is_exact
@@ -94,6 +97,7 @@ class _Trail:
     is_state_idempotent: bool = True
     nondeterministic: Node | None = None  # a function that is not deterministic
     nondeterministic_above_state: Node | None = None
+    adding: Node | None = None  # a window that adds fractions, so that a replay may round otherwise
     tables: tuple[Node, ...] = ()  # joins with tables that change while the job runs
 
 
@@ -112,7 +116,7 @@ def derive(graph: LogicalGraph) -> tuple[PathGuarantee, ...]:
         # Dead letters come from everything before an output, and from it: SQL fails on a row, or a sink refuses it.
         inputs = tuple(trails) if isinstance(node.step, DeadLetterStep) else node.inputs
         before = dict.fromkeys(trail for name in inputs for trail in trails[name])
-        trails[node.name] = tuple(dict.fromkeys(_extend(trail, node) for trail in before))
+        trails[node.name] = tuple(dict.fromkeys(_extend(graph, trail, node) for trail in before))
         if isinstance(node.step, Write):
             for trail in trails[node.name]:
                 path = _judge(graph, trail, node, node.step)
@@ -136,7 +140,7 @@ def needs_same_rows(graph: LogicalGraph, step: Node) -> bool:
     return False
 
 
-def _extend(trail: _Trail, node: Node) -> _Trail:
+def _extend(graph: LogicalGraph, trail: _Trail, node: Node) -> _Trail:
     is_opaque = isinstance(node.step, Transform)
     if has_state(node) or is_opaque:
         trail = replace(
@@ -154,6 +158,8 @@ def _extend(trail: _Trail, node: Node) -> _Trail:
             nondeterministic_above_state=trail.nondeterministic_above_state
             or (node if has_state(node) or is_opaque else None),
         )
+    if trail.adding is None and depends_on_order(graph, node):
+        trail = replace(trail, adding=node)
     if isinstance(node.step, TableJoin):
         trail = replace(trail, tables=(*trail.tables, node))
     return trail
@@ -260,9 +266,11 @@ def _judge(graph: LogicalGraph, trail: _Trail, output: Node, write: Write) -> Pa
             )
         )
     elif (first := _other_cluster(graph, output)) is not None:
+        danger = f"sink {output.name!r} commits after sink {first!r}, in another cluster: it could get other rows"
         if trail.nondeterministic is not None:
-            danger = f"sink {output.name!r} commits after sink {first!r}, in another cluster: it could get other rows"
             caps.append(_nondeterminism_cap(trail.nondeterministic, rows_twice, danger))
+        elif trail.adding is not None:
+            caps.append(_adding_cap(trail.adding, rows_twice, danger))
         else:
             lifts.append(
                 f"sink {output.name!r} commits after sink {first!r}, in another cluster: all steps are deterministic,"
@@ -348,6 +356,16 @@ def _nondeterminism_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
         where=node.where,
         reason=f"it is not deterministic: on a replay it gives other results, and {danger}",
         cure="make it deterministic (derive ids and random values from the event), and declare it so",
+    )
+
+
+def _adding_cap(node: Node, guarantee: Guarantee, danger: str) -> Cap:
+    return Cap(
+        guarantee=guarantee,
+        part=f"{node.kind} {node.name!r}",
+        where=node.where,
+        reason=f"it adds fractions: a replay may add in another order and round otherwise, and {danger}",
+        cure="add DECIMAL or whole numbers of a type that the plan knows, as in sum(CAST(x AS DECIMAL(18, 2)))",
     )
 
 

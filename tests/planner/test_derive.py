@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -381,6 +381,55 @@ def test_dead_letters_of_events_that_a_replay_fails_on_cannot_be_skipped_by_a_le
     assert "for output" not in refusal.what  # the letters declare what the job declares
     assert "select 'select', declared at" in str(refusal.where)
     assert "test_derive.py:" in str(refusal.where)
+
+
+TRIED: dict[str, Callable[[Stream], Stream]] = {
+    "map": lambda rows: rows.map(lambda row: {"k": row.k}, "k STRING"),
+    "flat_map": lambda rows: rows.flat_map(lambda row: [{"k": row.k}], "k STRING"),
+    "where": lambda rows: rows.where(lambda row: row.k != "c"),
+    "map behind a map": lambda rows: rows.map(lambda row: {"k": row.k}, "k STRING").map(lambda row: row, "k STRING"),
+}
+
+
+@pytest.mark.parametrize("tried", TRIED)
+def test_dead_letters_in_another_cluster_need_the_same_events_to_kill_their_worker_again(tried: str) -> None:
+    """Which event kills the worker of a function depends on what a step above it drew."""
+
+    def job(chance: str) -> Job:
+        return Job(
+            "job",
+            TRIED[tried](events().select("k", "x", r=chance)).to("out", KafkaSink(topic="topic", servers="one:9092")),
+            guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+            dead_letters=KafkaSink(topic="letters", servers="two:9092"),
+        )
+
+    refusal = plan(job("rand()")).refusal()
+    assert refusal is not None
+    assert "'dead-letters' commits after sink 'out', in another cluster" in refusal.what
+    assert "select 'select', declared at" in str(refusal.where)
+    assert "test_derive.py:" in str(refusal.where)
+    assert plan(job("x / 2")).refusal() is None
+
+
+@pytest.mark.parametrize("is_letter", [False, True], ids=["an output", "dead letters"])
+def test_a_second_cluster_needs_sums_that_a_replay_rounds_alike(is_letter: bool) -> None:
+    """The first cluster has one side of a limit, and the replay could find a row on the other side."""
+
+    def job(aggregate: str) -> Job:
+        timed = stream("in", AnySource("replayable")).event_time("at", lateness="1s").key_by("k")
+        sums = timed.window(windows.tumbling("1m")).aggregate(total=aggregate)
+        low = sums.where("total < 5").to("low", KafkaSink(topic="low", servers="one:9092"))
+        there = KafkaSink(topic="high", servers="two:9092")
+        high = [] if is_letter else [sums.where("total >= 5").to("high", there)]
+        letters = there if is_letter else None
+        return Job("job", low, *high, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE, dead_letters=letters)
+
+    refusal = plan(job("sum(x / 2)")).refusal()
+    assert refusal is not None
+    assert "it adds fractions" in refusal.what
+    assert "test_derive.py:" in str(refusal.where)
+    assert "DECIMAL" in refusal.fix
+    assert plan(job("sum(CAST(x AS DECIMAL(18, 2)))")).refusal() is None
 
 
 def test_dead_letters_in_another_cluster_need_sql_that_fails_on_the_same_rows_again() -> None:
