@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lockgate.checkpoints.checkpoint import Checkpoint
@@ -96,6 +97,9 @@ def make_dead_letter_writer(
             job=job.name,
         )
     return box
+
+
+MakeTopicIds = Callable[[Checkpoint, Plan, Compiled], TopicIds]
 
 
 def make_topic_ids(checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:

@@ -33,6 +33,7 @@ from lockgate.planner.physical import has_state
 from lockgate.planner.plan import Plan, plan, with_partitions
 from lockgate.provision.kafkajars import kafka_jars
 from lockgate.runtime.assembly import (
+    MakeTopicIds,
     make_dead_letter_writer,
     make_epoch_writer,
     make_gaps,
@@ -80,6 +81,7 @@ def launch(
     stepper: Stepper | None = None,
     job_file: Path | None = None,
     meter: Meter | None = None,
+    topic_ids: MakeTopicIds = make_topic_ids,
 ) -> Run:
     """Start a job, and return the run without waiting for its end.
 
@@ -91,13 +93,14 @@ def launch(
         job_file: the file whose imported neighbours travel to the machines of a cluster; default: the file that
             declares the job.
         meter: collects the figures for metrics.
+        topic_ids: makes the comparison of topics; a simulation answers for its brokers.
     """
     planned = plan(job)
     refusal = planned.refusal()
     if refusal is not None:
         raise refusal
     with ExitStack() as opened:
-        start = _Start(planned, (options or Options()).checked(planned), stepper, meter, opened)
+        start = _Start(planned, (options or Options()).checked(planned), stepper, meter, topic_ids, opened)
         start.open(job_file or Path(job.origin.file))
         with reaching(start.past):
             start.look()
@@ -111,9 +114,16 @@ class _Start:
     """One start of a job. Each phase leaves what the next ones need."""
 
     def __init__(
-        self, planned: Plan, options: Options, stepper: Stepper | None, meter: Meter | None, opened: ExitStack
+        self,
+        planned: Plan,
+        options: Options,
+        stepper: Stepper | None,
+        meter: Meter | None,
+        topic_ids: MakeTopicIds,
+        opened: ExitStack,
     ) -> None:
         self.planned, self.options, self.stepper, self.meter = planned, options, stepper, meter
+        self.topic_ids = topic_ids
         self.opened = opened  # what a start that fails closes
         self.job = job = planned.job
         self.is_tracked = job.guarantee is not Guarantee.AT_MOST_ONCE
@@ -188,7 +198,7 @@ class _Start:
             return
         self.native = NativeSteps(past, self.planned, compiled.parts)
         self.sources = SourceList(past, self.planned, compiled.parts)
-        self.topics = make_topic_ids(past, self.planned, compiled)
+        self.topics = self.topic_ids(past, self.planned, compiled)
         self.files = make_source_files(past, self.planned, compiled)
         self.gaps = make_gaps(past, self.planned)
         if not new_life:

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from lockgate.checkpoints.checkpoint import Checkpoint, initial_offsets
@@ -49,6 +49,22 @@ log = logging.getLogger(__name__)
 Ids = dict[str, str]  # by "read NAME N" or "write NAME N": "CLUSTER/TOPIC"
 Noted = dict[str, str | list[str]]
 """Ids in a checkpoint. Earlier versions noted "read NAME": all ids of that name, in no order."""
+
+
+class Asked(Protocol):
+    """What is asked of a connection to brokers."""
+
+    def shapes(
+        self, topics: Iterable[str], *, is_fresh: bool = ..., needs: Operation = ...
+    ) -> dict[str, TopicShape]: ...
+
+    def cluster_id(self) -> str: ...
+
+
+class Connect(Protocol):
+    """Connects to brokers."""
+
+    def __call__(self, settings: ClientSettings, *, where: str) -> Asked: ...
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,7 @@ class TopicIds:
         where: str,
         accept: str,
         reset: str = "lockgate run --new-life",
+        connect: Connect = connect,
     ) -> None:
         """Read the settings; this does not connect yet.
 
@@ -117,7 +134,9 @@ class TopicIds:
             used: the sources in the order of their offsets, twice if they are read twice; then the outputs in order.
             accept: how the operator accepts re-created outputs.
             reset: how the operator resets the job.
+            connect: a simulation answers for its brokers.
         """
+        self._connect = connect
         self._checkpoint = checkpoint
         self._where = where
         self._accept = accept
@@ -183,7 +202,7 @@ class TopicIds:
     def _look_up(self) -> Ids:
         found: Ids = {}
         for settings, there in self._at.items():
-            connection = connect(settings, where=self._where)
+            connection = self._connect(settings, where=self._where)
             shapes: dict[str, TopicShape] = {}
             for is_read, needs in ((True, Operation.READ), (False, Operation.WRITE)):
                 names = sorted({used.name for used in there if used.is_read is is_read})

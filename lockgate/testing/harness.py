@@ -44,12 +44,15 @@ from lockgate.errors import LockgateError, Refused
 from lockgate.guarantees import Guarantee, Mode
 from lockgate.operators.moments import EPOCH
 from lockgate.planner.logical import LogicalGraph, Node
-from lockgate.planner.plan import plan
+from lockgate.planner.plan import Plan, plan
+from lockgate.runtime.assembly import make_topic_ids
 from lockgate.runtime.options import Options
 from lockgate.runtime.running import Run
 from lockgate.runtime.starting import launch
 from lockgate.runtime.state import get_state
 from lockgate.runtime.stepped import SteppedRun
+from lockgate.runtime.topicids import TopicIds
+from lockgate.spark.compile import Compiled
 from lockgate.spark.session import SessionPlan, is_local, open_session
 from lockgate.spark.stepping import Stepper
 from lockgate.spark.timing import write_pulse
@@ -250,11 +253,15 @@ class Harness:
             self._has_begun = True
             checkpoint = str(self._checkpoint)
             options = Options(checkpoint=checkpoint, log_file=_log_file())
-            started = launch(self._exchanged_job, options, stepper=self._stepper)
+            started = launch(self._exchanged_job, options, stepper=self._stepper, topic_ids=self._make_topic_ids)
             assert isinstance(started, SteppedRun)
             self._run = started
             self._require_time(started)
         return self._run
+
+    def _make_topic_ids(self, checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:
+        """The comparison of topics: the harness reads files, and no topics."""
+        return make_topic_ids(checkpoint, planned, compiled)
 
     def _require_time(self, running: Run) -> None:
         if self._follows_rows and not self._times.are_seen and (running.goes_by_clock or self._times.has_max_ahead):

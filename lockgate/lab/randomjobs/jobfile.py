@@ -84,6 +84,14 @@ def job_text(spec: Spec) -> str:
     return "\n".join([*_imports(main), "", "", main])
 
 
+_CHANGED = {
+    "append": "append to the first file of {0}",
+    "overwrite": "overwrite the first file of {0}",
+    "recreate": "delete and create again the topic {0}",
+    "move": "point servers= at another cluster with a topic {0}",
+}
+
+
 def events_text(spec: Spec) -> str:
     """The events as text, for people: one line for each, in the order in which they are read."""
     lines = []
@@ -102,7 +110,7 @@ def events_text(spec: Spec) -> str:
                     row = ", ".join(f"{name}={value}" for name, value in zip(names, shown, strict=True))
                     lines.append(f"# epoch {epoch}: {source.name}, partition {event.partition}: {row}")
     for name, change in changes(spec).items():
-        lines.append(f"# before epoch {change.epoch}: {change.how} the first file of {name}, which was read")
+        lines.append(f"# before epoch {change.epoch}: {_CHANGED[change.how].format(name)}, which was read")
     return "\n".join(lines)
 
 

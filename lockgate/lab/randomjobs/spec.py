@@ -58,9 +58,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Change:
-    """A file that changes after it was read (`how`: append, overwrite): the first file of a source that is a directory.
+    """A source that is another one after it was read. The job has to stop, and to name it (docs/GUARANTEES.md).
 
-    It happens before epoch `epoch`; the job has to stop, and to name the file (docs/GUARANTEES.md).
+    It happens before epoch `epoch`. `how` is append or overwrite for the first file of a source that is a directory,
+    and recreate or move for a topic: it is deleted and created again, or `servers=` points at another cluster when the
+    job starts again.
     """
 
     epoch: int
@@ -451,13 +453,17 @@ def read(spec: Spec) -> tuple[Source, ...]:
     return tuple(source for source in spec.sources if source.name in names)
 
 
+CHANGES = {"file": ("append", "overwrite"), "kafka": ("recreate", "move")}
+"""How a source may change, by its system."""
+
+
 def changes(spec: Spec) -> dict[str, Change]:
-    """The files that change after they were read, by source; a job without a checkpoint does not know what it read."""
+    """The sources that change after they were read; a job without a checkpoint does not know what it read."""
     return {
         source.name: source.change
         for source in read(spec)
         if source.change is not None
-        and source.system == "file"
+        and source.change.how in CHANGES.get(source.system, ())
         and spec.guarantee != "AT_MOST_ONCE"
         and any(event.epoch < source.change.epoch for event in source.events)
     }

@@ -19,13 +19,14 @@ from functools import partial
 
 from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.dataflow.job import Job
-from lockgate.dataflow.steps import Write
+from lockgate.dataflow.steps import Read, Write
 from lockgate.errors import (
     BadMachine,
     FunctionFailed,
     LockgateError,
     Refused,
     SourceChanged,
+    TopicGone,
     UnparsableValue,
     Unreachable,
     UnusableTime,
@@ -41,12 +42,16 @@ from lockgate.lab.randomjobs.spec import START, Source, Spec, TableJoin, changes
 from lockgate.lab.randomjobs.world import GAUGE_REFUSES, StandIn, World
 from lockgate.planner.physical import is_exact
 from lockgate.planner.plan import Plan, plan
+from lockgate.runtime.sourcelist import sources_in_order
+from lockgate.runtime.topicids import TopicIds, used_topics
+from lockgate.spark.compile import Compiled
 from lockgate.testing.fitting import Row
 from lockgate.testing.harness import Harness
 from lockgate.testing.inlets import Fed
 
 _LONG = timedelta(days=1)
-_STOPS = (UnparsableValue, UnusableTime, FunctionFailed, SourceChanged)
+_STOPS = (UnparsableValue, UnusableTime, FunctionFailed, SourceChanged, TopicGone)
+_OTHER_TOPIC = ("was deleted and created again", "is in another Kafka cluster")
 
 
 def run_trial(spec: Spec, seed: int) -> Outcome:
@@ -85,9 +90,10 @@ def run_trial(spec: Spec, seed: int) -> Outcome:
 
 
 def _is_stop(error: Exception) -> bool:
-    """Does a job stop so at an event, a file or a row that it cannot use?"""
+    """Does a job stop so at an event, a file, a topic or a row that it cannot use?"""
     is_refused_so = isinstance(error, Refused) and isinstance(error.__context__, _STOPS)  # by a start that finds it
-    return is_refused_so or isinstance(error, _STOPS) or GAUGE_REFUSES in str(error)
+    is_other_topic = isinstance(error, Refused) and any(one in error.what for one in _OTHER_TOPIC)
+    return is_refused_so or is_other_topic or isinstance(error, _STOPS) or GAUGE_REFUSES in str(error)
 
 
 def may_refuse(spec: Spec, refusal: str) -> bool:
@@ -117,6 +123,7 @@ class Theatre(Harness):
         super().__init__(job, tables=tables, now=START)
         self._world = world
         graph = plan(job).logical
+        self._read = {node.name: node.step.source for node in graph.nodes if isinstance(node.step, Read)}
         self._exact = {node.name for node in graph.of_kind("sink") if is_exact(graph, node)}
 
     @property
@@ -130,8 +137,27 @@ class Theatre(Harness):
         lower = None if write.guarantee is None else max(write.guarantee, Guarantee.AT_LEAST_ONCE)
         return replace(write, sink=stand_in, guarantee=lower)
 
+    def _make_topic_ids(self, checkpoint: Checkpoint, planned: Plan, compiled: Compiled) -> TopicIds:
+        # Files stand in the place of topics. The comparison is the product's, with the topics that the job declares.
+        read = [self._read[name] for name, _ in sources_in_order(planned, compiled.parts)]
+        brokers = self._world.brokers
+        return TopicIds(
+            checkpoint,
+            used_topics(read),
+            where=self._where,
+            accept="lockgate run --accept-outputs",
+            connect=lambda settings, *, where: brokers,
+        )
+
     def change(self, stream: str, how: str) -> None:
-        """Change the first file of a stream, which was read."""
+        """Change what a stream has read: its first file, or its topic."""
+        if how == "recreate":
+            self._world.brokers.recreate(stream)
+            return
+        if how == "move":
+            self._world.brokers.move()
+            self.restart()  # with the other servers
+            return
         file = min(self._inlets[stream].directory.glob("*.txt"))
         first, *_ = content = file.read_bytes().splitlines(keepends=True)
         file.write_bytes(b"".join([*content, first] if how == "append" else content[::-1]))
@@ -195,7 +221,7 @@ def _live(job: Job, spec: Spec, world: World, draw: random.Random, notes: list[s
             theatre.change(stream, change.how)
         theatre.advance_to(START + _LONG)  # the end: every window and every pattern is over
         if changes(spec):
-            theatre.restart()  # a start looks at all files that were read
+            theatre.restart()  # a start looks at all files and topics that were read
         world.wake()
 
 

@@ -18,19 +18,23 @@ it tries, until `revive`: a driver that is dead repairs nothing. What a system h
     staged                  the rows are staged, nothing is decided
     done                    the sink has its rows, or the ledger has moved; Spark has not logged the epoch
 
+The product compares the ids of topics with those that it noted. `Brokers` answers for the brokers.
+
 A driver that `sleeps` is not dead but slow: what it had in hand when another driver took over, an upsert or the end of
 a transaction, it carries out in the end (`wake`), after whatever came later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commit.ledger import Entry
 from lockgate.commit.resource import CommittingSink, Opening, Resource
+from lockgate.connectors.kafka.rights import Operation
+from lockgate.connectors.kafka.wire import TopicShape
 from lockgate.dataflow.deletes import DELETED
 from lockgate.dataflow.endpoints import Sink, SinkAbility
 from lockgate.dataflow.locations import Metric
@@ -44,6 +48,34 @@ GAUGE_REFUSES = "a gauge takes no row"
 """What a gauge says of a row of which it cannot say whether it is the last one."""
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class Brokers:
+    """The ids of the topics that a job reads, and of their cluster, as brokers give them."""
+
+    cluster: int = 1
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic, and create it again."""
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+
+    def move(self) -> None:
+        """Put another cluster in the place of this one, with topics of the same names."""
+        self.cluster += 1
+
+    # What the product asks of a connection
+
+    def shapes(
+        self, topics: Iterable[str], *, is_fresh: bool = False, needs: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicShape]:
+        """All topics exist."""
+        return {name: TopicShape(name, (0,), 1, f"{name}-{self.cluster}-{self.topics.get(name, 0)}") for name in topics}
+
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return f"cluster-{self.cluster}"
 
 
 class Died(RuntimeError):
@@ -91,6 +123,7 @@ class World:
     sleeps: bool = False  # does what it has in hand when it dies happen later?
     died_at: str | None = None
     names_made: int = 0
+    brokers: Brokers = field(default_factory=Brokers)
     _asleep: list[Callable[[], None]] = field(default_factory=list)
 
     def reach(self, point: str) -> None:

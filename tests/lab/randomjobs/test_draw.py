@@ -123,8 +123,10 @@ def test_events_that_cannot_be_used_are_drawn_mostly_for_jobs_with_dead_letters(
         counts["function", has_letters] += any(
             catalogue.entry(call.entry).can_raise for step in nodes.used(spec) for call in calls_of(step)
         )
-        counts["change", False] += bool(nodes.changes(spec))
-    assert counts["change", False] > 5
+        hows = {change.how for change in nodes.changes(spec).values()}
+        for system, known in nodes.CHANGES.items():
+            counts[f"change of {system}", False] += bool(hows & {*known})
+    assert min(counts[f"change of {system}", False] for system in nodes.CHANGES) > 5
     for kind in ("text", "time", "function"):
         assert counts[kind, True] > 8
         assert counts[kind, True] > counts[kind, False]

@@ -165,6 +165,20 @@ def test_a_file_that_changes_after_it_was_read_stops_the_job() -> None:
         assert (expected(spec).stops is not None) is stops
 
 
+def test_a_topic_that_is_another_one_after_it_was_read_stops_the_job() -> None:
+    events = (event(0, 1, "a", 7, 1), event(1, 2, "a", 8, 1))
+    for system, how, epoch, stops in (
+        ("kafka", "recreate", 1, True),
+        ("kafka", "move", 2, True),
+        ("kafka", "move", 0, False),
+        ("file", "recreate", 1, False),
+    ):
+        source = Source("f", system, COLUMNS, events, Change(epoch, how))
+        spec = spec_of(Merge("m", ("s", "f")), events=events, sources=(source,))
+        assert (expected(spec).stops == "the topic of f changed after it was read") is stops
+        assert expected(replace(spec, guarantee="AT_MOST_ONCE")).stops is None
+
+
 def test_the_epoch_that_emits_a_row_without_a_position_is_known() -> None:
     window = WindowAggregate("w", "t", ("k",), Window("tumbling", 10), (COUNT,))
     events = (event(0, 1, "a", 0, 1), event(1, 2, "a", 0, 21), event(2, 3, "a", 0, 22))

@@ -19,7 +19,7 @@ from lockgate.lab.randomjobs.interpreter import OutputAnswer, expected
 from lockgate.lab.randomjobs.jobfile import job_text
 from lockgate.lab.randomjobs.model import is_refused_at_start
 from lockgate.lab.randomjobs.outcome import Outcome
-from lockgate.lab.randomjobs.spec import Spec, changes
+from lockgate.lab.randomjobs.spec import CHANGES, Spec, changes
 from lockgate.lab.randomjobs.tally import Tally
 from lockgate.lab.randomjobs.trial import run_trial
 from lockgate.planner.passes import Cuts, find_cuts
@@ -63,7 +63,12 @@ def test_the_plan_alone_shows_a_hole_that_is_planted(plant: Plant, may_show: Cal
 
 def has_changed_file(spec: Spec) -> bool:
     """Does a file change after it was read?"""
-    return bool(changes(spec))
+    return any(change.how in CHANGES["file"] for change in changes(spec).values())
+
+
+def has_other_topic(spec: Spec) -> bool:
+    """Is a topic another one after it was read?"""
+    return any(change.how in CHANGES["kafka"] for change in changes(spec).values())
 
 
 def is_kept(spec: Spec) -> bool:
@@ -127,6 +132,17 @@ def test_a_run_shows_that_a_file_changed_after_it_was_read(spark: SparkSession) 
     print(f"plant_files: found by job {tally.jobs}, the {tally.judged}. that could be judged")
     assert any("it has to stop: a file of" in what for what in tally.finding.what), tally.finding.what
     tally = hunt_with(None, has_changed_file, tally.finding.seed, 1)
+    assert (tally.runs, tally.apart["it stopped, as it has to"]) == ({"holds": 1}, 1), tally.finding
+
+
+@pytest.mark.slow
+def test_a_run_shows_that_a_topic_was_created_again(spark: SparkSession) -> None:
+    """The job has to stop: what the new topic has before the old offsets would be skipped."""
+    tally = hunt_with(planted.plant_topics, has_other_topic, 0, 1_000)
+    assert tally.finding is not None
+    print(f"plant_topics: found by job {tally.jobs}, the {tally.judged}. that could be judged")
+    assert any("it has to stop: the topic of" in what for what in tally.finding.what), tally.finding.what
+    tally = hunt_with(None, has_other_topic, tally.finding.seed, 1)
     assert (tally.runs, tally.apart["it stopped, as it has to"]) == ({"holds": 1}, 1), tally.finding
 
 

@@ -1,6 +1,7 @@
 """A topic that is created again is skipped if nothing compares its id: the check of a trial finds the missing rows.
 
-The harness reads files in the place of topics, so this hole is planted on a real broker.
+In a trial of a random job a model gives the ids of topics, and nothing is skipped (test_planted.py). Here a real broker
+shows the rows that are missing.
 """
 
 from pathlib import Path

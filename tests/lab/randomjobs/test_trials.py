@@ -2,12 +2,15 @@
 
 import os
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
 
+from lab.randomjobs import planted
 from lockgate.lab.randomjobs.hunt import hunt
 from lockgate.lab.randomjobs.jobfile import events_text, job_text
+from lockgate.lab.randomjobs.spec import CHANGES, Change, Column, Event, Output, Sink, Source, Spec
 from lockgate.lab.randomjobs.tally import Tally
 from lockgate.lab.randomjobs.trial import run_trial
 
@@ -38,6 +41,26 @@ def check(tally: Tally, runs: int) -> None:
     assert tally.run == runs, "the plan refuses nearly all jobs"
     assert tally.runs["failed"] == 0
     assert tally.judged > runs / 2, tally.unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", CHANGES["kafka"])
+@pytest.mark.parametrize("epoch", [1, 2], ids=["while it runs", "at its end"])
+def test_a_topic_that_is_another_one_stops_the_job_by_the_products_own_comparison(
+    how: str, epoch: int, spark: SparkSession
+) -> None:
+    source = Source("s1", "kafka", (Column("id", "BIGINT"),), tuple(Event(one, 0, (one,)) for one in range(2)))
+    spec = Spec("copy", (source,), (), (Output("out0", "s1", Sink("kafka")),), "END_TO_END_EXACTLY_ONCE")
+    changed = replace(spec, sources=(replace(source, change=Change(epoch, how)),))
+    found = run_trial(changed, 1)
+    assert (found.verdict, found.apart) == ("holds", ("it stopped, as it has to",))
+    assert ("created again" if how == "recreate" else "in another Kafka cluster (cluster-2)") in found.what[0]
+    with pytest.MonkeyPatch.context() as patch:
+        planted.plant_topics(patch)
+        found = run_trial(changed, 1)
+    assert found.verdict == "violated"
+    assert "the topic of s1 changed after it was read" in found.what[0]
+    assert run_trial(spec, 1).verdict == "holds"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from lockgate.lab.randomjobs import catalogue
 from lockgate.lab.randomjobs.columns import calls_of
 from lockgate.lab.randomjobs.interpreter.evaluate import Evaluation
 from lockgate.lab.randomjobs.interpreter.rows import Flow, Letter, Undetermined
-from lockgate.lab.randomjobs.spec import EventTime, Join, Output, Process, Spec, changes, used
+from lockgate.lab.randomjobs.spec import CHANGES, EventTime, Join, Output, Process, Spec, changes, used
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def expected(spec: Spec) -> Answer:
     flows = {output.name: _flow(exact, output.input) for output in spec.outputs}
     stops: str | None = None
     if changed := changes(spec):
-        stops = f"a file of {min(changed)} changed after it was read"
+        name = min(changed)
+        what = "a file of" if changed[name].how in CHANGES["file"] else "the topic of"
+        stops = f"{what} {name} changed after it was read"
     elif exact.letters and not exact.has_unknown_letters and spec.dead_letters is None:
         stops = f"an event cannot be used by {exact.letters[0].step}"
     elif any(_refuses(output, flows[output.name]) for output in spec.outputs):
