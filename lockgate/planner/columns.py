@@ -39,6 +39,7 @@ from lockgate.dataflow.table import ReadTable
 from lockgate.errors import BadJob
 from lockgate.planner.flow import Flow, can_see, extended, has_position, require_column, require_columns, still_hidden
 from lockgate.planner.keyed import keyed_flow
+from lockgate.planner.sql import find_over_rows
 
 
 @singledispatch
@@ -65,12 +66,14 @@ def _(step: Read, inputs: list[Flow], where: str) -> Flow:
 def _(step: Where, inputs: list[Flow], where: str) -> Flow:
     if isinstance(step.condition, str):
         require_columns(step.condition, inputs[0], where)
+        _refuse_over_rows(step.condition, "condition", where)
     return inputs[0]
 
 
 @step_flow.register
 def _(step: Part, inputs: list[Flow], where: str) -> Flow:
     require_columns(step.condition, inputs[0], where)
+    _refuse_over_rows(step.condition, "condition", where)
     return inputs[0]
 
 
@@ -82,6 +85,8 @@ def _(step: Select, inputs: list[Flow], where: str) -> Flow:
     for index, sql in enumerate(step.expressions.values()):
         # Spark lets an expression use those before it.
         require_columns(sql, flow, where, beside=tuple(step.expressions)[:index])
+    for name, sql in step.expressions.items():
+        _refuse_over_rows(sql, name, where)
     known = flow.columns.find if flow.columns else lambda name: None
     columns = Schema(
         columns=(
@@ -300,6 +305,19 @@ def _(step: Write, inputs: list[Flow], where: str) -> Flow:
     for sql in step.sink.expressions():
         require_columns(sql, Flow(columns=flow.columns, hidden=(), time=None), where)
     return flow
+
+
+def _refuse_over_rows(sql: str, name: str, where: str) -> None:
+    """Refuse SQL that looks at several rows, in a step that gets them one by one."""
+    if (function := find_over_rows(sql)) is None:
+        return
+    raise BadJob(
+        f"{name}={sql!r} looks at several rows with {function}, but this step gets rows one by one: a stream has no end"
+        " at which a result over all rows could be made",
+        where=where,
+        fix='for a result per window: .key_by(...).window(windows.tumbling("1 minute")).aggregate(n="count(*)");'
+        ' for one as of every event: .key_by(...).rolling(n="count(*)")',
+    )
 
 
 def _can_meet(one: str, two: str) -> bool:

@@ -8,7 +8,8 @@ again, so they are steady.
 each time they are added, and the order of additions may differ. No event is lost or counted twice by that. If you need
 the same digits, add DECIMAL.
 
-A test compares these lists with the functions of the installed Spark: put a new function into one of them.
+Tests compare these lists with the functions of the installed Spark: put a new function into one of them. Further below
+are those that look at several rows.
 """
 
 from __future__ import annotations
@@ -103,3 +104,26 @@ _STEADY = """
 
 STEADY = frozenset(_STEADY.split())
 """Functions that give the same result for the same rows."""
+
+_AGGREGATES = """
+    any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
+    array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list
+    collect_set collect_union corr count count_if count_min_sketch covar_pop covar_samp every first first_value grouping
+    grouping_id histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint kll_merge_agg_double
+    kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kurtosis last last_value
+    listagg max max_by mean measure median min min_by mode percentile percentile_approx percentile_cont percentile_disc
+    regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev
+    stddev_pop stddev_samp string_agg sum theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum
+    tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double tuple_sketch_agg_integer
+    tuple_union_agg_double tuple_union_agg_integer var_pop var_samp variance
+"""
+
+AGGREGATES = frozenset(_AGGREGATES.split())
+"""Functions that make one value of many rows."""
+
+_WINDOWING = """
+    counter_diff cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
+"""
+
+WINDOWING = frozenset(_WINDOWING.split())
+"""Functions that compare a row with others."""

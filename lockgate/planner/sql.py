@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lockgate.planner.functions import CHANGING, STEADY
+from lockgate.planner.functions import AGGREGATES, CHANGING, STEADY, WINDOWING
 from lockgate.planner.sqltext import SqlText, read_text
 
 _CALL = re.compile(r"((?:\w+\s*\.\s*)*)\b(\w+)\s*\(")
@@ -29,6 +29,8 @@ _GENERATOR_CALL = re.compile(
     r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|variant_explode\w*)\s*\(",
     re.IGNORECASE,
 )
+_OVER = re.compile(r"\)\s*over\s*[(\w]", re.IGNORECASE)
+_LIKE_BEFORE = re.compile(r"\bi?like\s*$", re.IGNORECASE)  # `any` and `some` stand there for one of several patterns
 # A text that is compared for equality, or is in a list of texts, is mostly a text.
 _COMPARED_BEFORE = re.compile(r"(<=>|<>|!=|(?<![<>=!])==?|\bin\s*\(\s*(''\s*,\s*)*)\s*$", re.IGNORECASE)
 _COMPARED_BEHIND = re.compile(r"\s*(<=>|<>|!=|==?(?!>))")
@@ -170,6 +172,24 @@ def _moments(text: SqlText) -> Iterator[str]:
         before, behind = text.code[: place.start()], text.code[place.end() :]
         if _MOMENT.fullmatch(literal) and not (_COMPARED_BEFORE.search(before) or _COMPARED_BEHIND.match(behind)):
             yield f"'{literal}'"
+
+
+def find_over_rows(sql: str) -> str | None:
+    """A function that looks at several rows, in an expression: an aggregate, or one `OVER` a window; None if none does.
+
+    >>> find_over_rows("1 + count(*)"), find_over_rows("row_number() OVER (ORDER BY at)"), find_over_rows("f(x) over w")
+    ('COUNT', 'ROW_NUMBER', 'OVER')
+    >>> find_over_rows("greatest(a, b)"), find_over_rows("name LIKE ANY ('a%', 'b%')")
+    (None, None)
+    """
+    code = read_text(sql).code
+    if _QUERY.search(code):
+        return None  # its rows are others
+    for call in _CALL.finditer(code):
+        name, is_ours = call[2].lower(), not call[1] or _BUILT_IN.fullmatch(call[1]) is not None
+        if is_ours and name in AGGREGATES | WINDOWING and not _LIKE_BEFORE.search(code[: call.start()]):
+            return name.upper()
+    return "OVER" if _OVER.search(code) else None
 
 
 def makes_rows(sql: str) -> bool:

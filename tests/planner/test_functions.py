@@ -7,7 +7,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lockgate.planner.functions import CHANGING, STEADY
+from lockgate.planner.functions import AGGREGATES, CHANGING, STEADY, WINDOWING
 from lockgate.planner.sql import find_bare
 
 
@@ -24,6 +24,16 @@ def built_in(spark: SparkSession) -> set[str]:
 def test_every_function_of_spark_is_in_one_of_the_lists(spark: SparkSession) -> None:
     assert built_in(spark) - CHANGING.keys() - STEADY == set(), "not known yet: does it give the same again?"
     assert (CHANGING.keys() | STEADY) - built_in(spark) == set(), "no function of this Spark"
+
+
+@pytest.mark.spark
+def test_every_function_of_spark_that_looks_at_several_rows_is_known(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    infos = jvm.org.apache.spark.sql.api.python.PythonSQLUtils.listBuiltinFunctionInfos()
+    groups = {str(one.getName()): str(one.getGroup()) for one in infos}
+    assert {name for name, group in groups.items() if group == "agg_funcs"} == AGGREGATES
+    assert {name for name, group in groups.items() if group == "window_funcs"} == WINDOWING
 
 
 @pytest.mark.spark

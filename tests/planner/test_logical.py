@@ -659,3 +659,46 @@ def test_real_time_mode_writes_to_one_output() -> None:
     graph_of(rows.to("out", KAFKA_OUT), mode=Mode.REAL_TIME)
     with pytest.raises(BadJob, match="has several outputs, and real-time mode writes to one"):
         build_logical(job(rows.to("a", KAFKA_OUT), rows.to("b", KAFKA_OUT), mode=Mode.REAL_TIME))
+
+
+# SQL over several rows, in steps that get them one by one
+
+
+@pytest.mark.parametrize(
+    ("make", "function"),
+    [
+        (lambda: orders().select(n="count(*)"), "COUNT"),
+        (lambda: orders().select("ip", total="1 + sum(amount)"), "SUM"),
+        (lambda: orders().select("ip", total="builtin.max(amount)"), "MAX"),
+        (lambda: orders().select(n="row_number() OVER (PARTITION BY ip ORDER BY at)"), "ROW_NUMBER"),
+        (lambda: orders().select(n="lag(amount) over (order by at)"), "LAG"),
+        (lambda: orders().select(n="percentile_cont(0.5) WITHIN GROUP (ORDER BY amount)"), "PERCENTILE_CONT"),
+        (lambda: orders().where("count(*) > 3"), "COUNT"),
+        (lambda: orders().split(red="max(amount) > 3")["red"], "MAX"),
+    ],
+)
+def test_sql_over_several_rows_is_refused_with_the_steps_that_have_them(
+    make: Callable[[], Stream], function: str
+) -> None:
+    refused = refusal(make)
+    assert f"looks at several rows with {function}" in refused.what
+    assert f"{HERE}:" in refused.where
+    assert ".window(" in refused.fix
+    assert ".rolling(" in refused.fix
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "greatest(amount, 1)",
+        "aggregate(array(1, 2), 0, (a, b) -> a + b)",
+        "ip LIKE ANY ('a%', 'b%')",
+        "ip not like some ('a%')",
+        "concat('count(', ip, ')')",
+        "array_max(array(1, 2))",
+        "mine.count(amount)",
+    ],
+)
+def test_sql_over_one_row_passes(sql: str) -> None:
+    assert columns(orders().select(n=sql)) == ("n",)
+    assert columns(orders("count").select("amount", n="amount")) == ("amount", "n")
