@@ -111,7 +111,7 @@ class _Drawing:
             mode=self.mode,
             dead_letters=self.letters,
         )
-        return self._with_other_topics(self._declared(spec))
+        return self._with_other_topics(self._with_clusters(self._declared(spec)))
 
     # Sources and their events
 
@@ -136,6 +136,20 @@ class _Drawing:
         change = Change(rng.randrange(1, 3), rng.choice(CHANGES["file"])) if is_changed else None
         self.sources.append(Source(name, system, columns, events, change))
         self.places.append(_Place(name))
+
+    def _with_clusters(self, spec: Spec) -> Spec:
+        """With some topics in a second cluster, which commits after the first; it may not reach what is declared."""
+        rng = self.rng
+        if rng.random() > 0.15:
+            return spec
+        outputs = tuple(
+            replace(output, sink=replace(output.sink, cluster=2))
+            if output.sink.system == "kafka" and rng.random() < 0.5
+            else output
+            for output in spec.outputs
+        )
+        is_letters = spec.dead_letters == "kafka" and rng.random() < 0.5
+        return replace(spec, outputs=outputs, letters_cluster=2 if is_letters else 1)
 
     def _with_other_topics(self, spec: Spec) -> Spec:
         """With a topic that is another one after it was read, in few jobs: such a job shows little else."""

@@ -78,7 +78,7 @@ def job_text(spec: Spec) -> str:
     ends = [f"    {_output(spec, output)}," for output in spec.outputs]
     ends += [f"    guarantee=Guarantee.{spec.guarantee},"]
     ends += [] if spec.mode == "MICRO_BATCH" else [f"    mode=Mode.{spec.mode},"]
-    ends += [] if spec.dead_letters is None else [f"    dead_letters={_dead_letters(spec.dead_letters)},"]
+    ends += [] if spec.dead_letters is None else [f"    dead_letters={_dead_letters(spec, spec.dead_letters)},"]
     body = [*lines, "return Job(", f'    "{spec.name}",', *ends, ")"]
     main = "\n".join([*classes, "def job() -> Job:", *(f"    {line}" for line in body)]) + "\n"
     return "\n".join([*_imports(main), "", "", main])
@@ -280,7 +280,7 @@ def _sink(name: str, sink: Sink) -> str:
     topic = f'topic="{name}"' if sink.route is None else f'route="{sink.route}"'
     metric = f'metric="{name}_total", kind="counter"' if sink.is_counter else f'metric="{name}"'
     return {
-        "kafka": f'KafkaSink({topic}, servers="localhost:9092"{key})',
+        "kafka": f'KafkaSink({topic}, servers="{_servers(sink.cluster)}"{key})',
         "postgres": f'PostgresSink(table="{name}", dsn="postgresql://localhost/results"{key})',
         "sqlite": f'SqliteSink(table="{name}", path="results.db"{key})',
         "file": f'FileSink("{name}")',
@@ -290,8 +290,12 @@ def _sink(name: str, sink: Sink) -> str:
     }[sink.system]
 
 
-def _dead_letters(system: str) -> str:
-    return _sink("letters", Sink(system))
+def _servers(cluster: int) -> str:
+    return "localhost:9092" if cluster == 1 else f"cluster-{cluster}:9092"
+
+
+def _dead_letters(spec: Spec, system: str) -> str:
+    return _sink("letters", Sink(system, cluster=spec.letters_cluster))
 
 
 def _reference(reference: str) -> str:

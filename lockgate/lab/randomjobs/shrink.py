@@ -54,12 +54,14 @@ def _smaller(spec: Spec) -> Iterator[Spec]:
             yield _without_step(spec, step, reference)
     yield from _fewer_events(spec)
     yield replace(spec, dead_letters=None)
+    yield replace(spec, letters_cluster=1)
     yield replace(spec, mode="MICRO_BATCH")
     for number, output in enumerate(spec.outputs):
         for one in (
             replace(output, guarantee=None),
             replace(output, sink=Sink("kafka")),
             replace(output, sink=replace(output.sink, deleted=None, route=None)),
+            replace(output, sink=replace(output.sink, cluster=1)),
             replace(output, sink=replace(output.sink, key=output.sink.key[:1])),
         ):
             yield replace(spec, outputs=_with(spec.outputs, number, one))

@@ -396,6 +396,7 @@ class Sink:
     latest: str | None = None
     is_counter: bool = False
     route: str | None = None  # kafka: the column that names the topic
+    cluster: int = 1  # kafka: all sources are in the first one
 
 
 @dataclass(frozen=True)
@@ -419,6 +420,7 @@ class Spec:
     guarantee: str
     mode: str = "MICRO_BATCH"
     dead_letters: str | None = None  # the system of their sink: kafka, file or memory
+    letters_cluster: int = 1  # of a topic of dead letters
 
     def step(self, name: str) -> Source | Step:
         """The source or step of this name, or the one that a reference is about."""

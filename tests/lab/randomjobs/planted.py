@@ -14,6 +14,8 @@ upsert          an upsert is lifted to exactly-once without   a table with a key
                 a fence                                       transaction
 at-most-once    a job that is run at most once is said to     it is derived as if it were run at least once
                 reach more
+clusters        a second Kafka cluster commits other rows     all topics count as those of one cluster
+                than the first one knew of
 """
 
 from __future__ import annotations
@@ -103,3 +105,8 @@ def plant_at_most_once(patch: pytest.MonkeyPatch) -> None:
         return tuple(replace(path, declared=Guarantee.AT_MOST_ONCE) for path in derive.derive(replace(graph, job=job)))
 
     patch.setattr(plan, "derive", uncapped)
+
+
+def plant_clusters(patch: pytest.MonkeyPatch) -> None:
+    """Take all topics for those of one cluster."""
+    patch.setattr(derive, "_other_cluster", lambda graph, output: None)

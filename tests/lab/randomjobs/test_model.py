@@ -152,6 +152,20 @@ def test_a_job_is_refused_if_every_output_declares_less_than_it_does() -> None:
     assert not judge(replace(job((), Sink("console"), "AT_LEAST_ONCE"), guarantee="AT_LEAST_ONCE")).is_refused
 
 
+def test_a_second_cluster_needs_the_same_rows_again() -> None:
+    steps = (noise("x", "s"), noise("y", "s"))
+    spec = job(steps, Sink("kafka"), "END_TO_END_EXACTLY_ONCE")
+    first, other = Output("a", "s", Sink("kafka")), Output("b", "x", Sink("kafka", cluster=2))
+    assert judge(replace(spec, outputs=(other,))).reached.name == "END_TO_END_EXACTLY_ONCE", "it is the only one"
+    assert judge(replace(spec, outputs=(first, other))).outputs["b"].name == "AT_LEAST_ONCE"
+    assert (
+        judge(replace(spec, outputs=(first, replace(other, input="s")))).outputs["b"].name == "END_TO_END_EXACTLY_ONCE"
+    )
+    letters = replace(spec, outputs=(replace(first, input="x"),), dead_letters="kafka")
+    assert not judge(letters).is_refused
+    assert judge(replace(letters, letters_cluster=2)).is_refused
+
+
 WILD = noise("x", "s")
 LOW, HIGH = Where("low", "x", Call("small", ("x_c",))), Where("high", "x", Call("large", ("x_c",)))
 BRANCHES: dict[str, tuple[tuple[Step, ...], tuple[str, ...], bool]] = {

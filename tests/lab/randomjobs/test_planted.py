@@ -49,6 +49,7 @@ def has_forgotten(spec: Spec) -> bool:
         (planted.plant_chance, is_any, 1_000),
         (planted.plant_at_most_once, is_any, 200),
         (planted.plant_functions, has_forgotten, 1_000),
+        (planted.plant_clusters, is_any, 1_000),
     ],
 )
 def test_the_plan_alone_shows_a_hole_that_is_planted(plant: Plant, may_show: Callable[[Spec], bool], jobs: int) -> None:
