@@ -37,6 +37,7 @@ from lockgate.runtime.gaps import Gaps
 from lockgate.runtime.late import cut_late, watermark_before
 from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.persistedrows import finished, persisted
+from lockgate.runtime.poisonnotes import PoisonNotes
 from lockgate.runtime.sourcefiles import SourceFiles
 from lockgate.runtime.tablerefresh import Tables
 from lockgate.runtime.topicids import TopicIds
@@ -76,6 +77,7 @@ class EpochWriter:
     gaps: Gaps | None = None
     letters: DeadLetterWriter | None = None
     crashes: CrashRegistry | None = None
+    poison: PoisonNotes | None = None
     tallies: Tallies | None = None  # of fan-outs
     backpressure: Backpressure | None = None
     meter: Meter | None = None  # if the run has metrics
@@ -104,9 +106,10 @@ class EpochWriter:
                     self.meter.add_try()
                 is_repeated = self.tries.of(epoch)[0] > 1
                 # Tasks of an epoch that failed before report their current event, in case that it kills them.
-                self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated else "")
+                noted = () if self.poison is None else self.poison.of(epoch)
+                self.spark.sparkContext.setLocalProperty(TRIED, "1" if is_repeated or noted else "")
                 if self.crashes is not None:
-                    self.crashes.begin(is_repeated=is_repeated)
+                    self.crashes.begin(is_repeated=is_repeated, noted=noted)
                 self.commits.clear_errors()
                 if self.topics is not None:
                     self.topics.look()  # the epoch is planned: are its records from the noted topics?
@@ -224,9 +227,11 @@ class EpochWriter:
             self._note(number, outcome)
 
     def _confirm(self) -> None:
-        """Fail if a file changed while it was read."""
+        """Right before a decision: fail if a file changed while it was read; note what a replay must put aside."""
         if self.files is not None:
             self.files.confirm()
+        if self.crashes is not None and self.poison is not None:
+            self.poison.keep(self.newest, self.crashes.poison_events)
 
     def _note(self, number: int, outcome: Outcome) -> None:
         """Note a commit for tries and metrics."""

@@ -52,6 +52,7 @@ from lockgate.runtime.metrics.meter import Meter
 from lockgate.runtime.metrics.names import names_of
 from lockgate.runtime.nativestate import NativeSteps
 from lockgate.runtime.options import Options
+from lockgate.runtime.poisonnotes import PoisonNotes
 from lockgate.runtime.progress import Watcher
 from lockgate.runtime.running import Run
 from lockgate.runtime.sourcelist import SourceList
@@ -254,6 +255,7 @@ class _Start:
         if self.files is not None:
             self.files.begin()
         writer.crashes, writer.meter, writer.tallies = self.crashes, self.meter, self.compiled.tallies
+        writer.poison = PoisonNotes(past)
         if self.meter is not None:
             self.meter.begin(
                 names_of(self.planned, self.compiled),

@@ -20,7 +20,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -75,6 +75,7 @@ class CrashRegistry:
         self._job = job
         self._lock = threading.Lock()
         self._deaths: Counter[str] = Counter()
+        self._noted: Sequence[str] = ()  # what an earlier driver put aside in this epoch
         self._seen: dict[str, InFlight] = {}
         self._tasks: set[int] = set()  # those that have counted already
         self._try, self._is_open = 0, False
@@ -89,11 +90,18 @@ class CrashRegistry:
     def poison_events(self) -> list[str]:
         """What is not given to the user's code any more."""
         with self._lock:
-            return [identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN]
+            found = (identity for identity, times in self._deaths.items() if times >= _DEATHS_MIN)
+            return [*dict.fromkeys((*self._noted, *found))]
 
-    def begin(self, *, is_repeated: bool) -> None:
-        """Start a try of an epoch; what workers died with in another epoch does not count for it."""
+    def begin(self, *, is_repeated: bool, noted: Sequence[str] = ()) -> None:
+        """Start a try of an epoch; what workers died with in another epoch does not count for it.
+
+        Args:
+            is_repeated: was this epoch tried before?
+            noted: what an earlier driver put aside in this epoch.
+        """
         with self._lock:
+            self._noted = noted
             self._try += 1
             self._is_open = True
             self._tasks.clear()

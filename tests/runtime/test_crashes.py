@@ -22,8 +22,11 @@ from lockgate import (
     stream,
     value,
 )
+from lockgate.checkpoints.checkpoint import Checkpoint
 from lockgate.errors import Failed, FunctionFailed
-from support.records import make_topics, read, send, unique
+from lockgate.runtime.epochs import EpochWriter
+from lockgate.runtime.poisonnotes import PoisonNotes
+from support.records import make_topics, read, read_json, send, unique
 from support.runs import run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -192,3 +195,58 @@ def test_exactly_once_the_event_is_named_though_tries_are_repeated_by_their_coor
         run_to_the_end(Job(f"crashes-{names[1]}", out, guarantee=Guarantee.END_TO_END_EXACTLY_ONCE), tmp_path)
     assert "'v': 23" in caught.value.what
     assert read(kafka, names[1]) == []
+
+
+@pytest.mark.slow
+def test_a_repeated_epoch_omits_the_same_event_although_it_kills_no_worker_any_more(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+
+    def fragile(row: Any) -> dict[str, Any]:
+        if row.v == 23 and len(died := list(deaths.iterdir())) < 3:  # a first try reports nothing
+            (deaths / str(len(died))).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"k": row.k, "v": row.v}
+
+    came, gone, letters = make_topics(kafka, unique("in"), unique("out"), unique("letters"), partitions=1)
+    send(kafka, came, [{"k": "a", "v": number} for number in range(40)])
+    source = stream("in", KafkaSource(topic=came, servers=kafka, value=VALUE))
+    totals = source.map(fragile, schema=VALUE).key_by("k").rolling(total="sum(v)")
+    job = Job(
+        f"crashes-{gone}",
+        totals.to("out", KafkaSink(topic=gone, servers=kafka)),
+        guarantee=Guarantee.END_TO_END_EXACTLY_ONCE,
+        dead_letters=KafkaSink(topic=letters, servers=kafka),
+    )
+    write = EpochWriter.write
+
+    def write_and_die(writer: EpochWriter, rows: Any, epoch: int) -> None:
+        write(writer, rows, epoch)
+        raise RuntimeError("the driver dies before Spark logs the epoch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochWriter, "write", write_and_die)
+        with pytest.raises(Failed):
+            run_to_the_end(job, tmp_path)
+    assert len(read(kafka, letters)) == 1
+    assert len([*deaths.iterdir()]) == 3
+    run_to_the_end(job, tmp_path)
+    send(kafka, came, [{"k": "a", "v": 100}])
+    run_to_the_end(job, tmp_path)
+    assert max(row["total"] for row in read_json(kafka, gone)) == sum(range(40)) - 23 + 100
+    assert len(read_json(kafka, gone)) == 40
+    assert len(read(kafka, letters)) == 1
+
+
+def test_notes_of_one_epoch_are_not_those_of_another(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(root=str(tmp_path))
+    notes = PoisonNotes(checkpoint)
+    assert notes.of(3) == ()
+    notes.keep(3, ["one", "two"])
+    notes.keep(3, ["one"])
+    after = PoisonNotes(checkpoint)
+    assert after.of(3) == ("one", "two")
+    assert after.of(2) == after.of(4) == ()
+    PoisonNotes(None).keep(3, ["one"])
