@@ -18,7 +18,12 @@ MODULES = sorted(
     if ">>>" in path.read_text()
 )
 # Their examples run jobs.
-ON_SPARK = ("lockgate.connectors.files.reading", "lockgate.runtime.run", "lockgate.runtime.state")
+ON_SPARK = (
+    "lockgate.connectors.files.reading",
+    "lockgate.runtime.run",
+    "lockgate.runtime.running",
+    "lockgate.runtime.state",
+)
 
 
 def beginning() -> dict[str, Any]:
