@@ -462,7 +462,7 @@ def _tell_crashes(content: bytes) -> None:
         {},
         set(),
     )
-    registry._try, registry._is_open = 0, True
+    registry._try, registry._is_open, registry._noted = 0, True, ()
     registry._serve(_Said(b'{"task": 1}', *content.split(b"\n", WORDS_MAX)))  # type: ignore[arg-type]
     registry.summary()
 
